@@ -184,7 +184,6 @@ def test_instance_profile_is_created_once_with_the_role(provider, aws, account, 
     """A second sandbox without caches finds the same profile."""
     name = provider.resolve(node_class(account), clock.now())["instanceProfile"]
     again = AwsCloudProvider(clients, settings, clock)
-
     assert again.resolve(node_class(account), clock.now())["instanceProfile"] == name
     profile = aws.client("iam").get_instance_profile(InstanceProfileName=name)["InstanceProfile"]
     assert [role["RoleName"] for role in profile["Roles"]] == [account.role]
@@ -321,7 +320,6 @@ def test_instance_that_ec2_listed_late_is_adopted(launch, launch_with, request_f
     """A used token with other parameters proves that the instance exists."""
     first = launch(request_for("hidden"))
     second = launch_with(LateListing, request_for("hidden", "c5.large"))
-
     assert second.instance.provider_id == first.instance.provider_id
     assert len(provider.list()) == 1
 
@@ -357,7 +355,6 @@ def test_only_a_failed_fleet_needs_another_client_token(launch, aws, ready, requ
     failed = launch(request_for("failed", body=unknown))
     aws.gate.fail_next("CreateFleet", "UnauthorizedOperation", 1)
     refused = launch(request_for("refused"))
-
     assert (type(failed.error), failed.answered) == (CreateError, True)
     assert (type(refused.error), refused.answered) == (CreateError, False)
 
@@ -393,7 +390,6 @@ def test_fleet_without_errors_keeps_the_claim(aws, settings, clock, request_for)
     """No offering can be marked, and the next plan would be the same, so the launch is retried later."""
     mute = Clients(lambda service, region: Silent(aws.client(service)), REGION)
     [outcome] = AwsCloudProvider(mute, settings, clock).launch([request_for("mute")])
-
     assert isinstance(outcome.error, CreateError)
     assert outcome.answered
 
@@ -417,7 +413,6 @@ def test_externally_deleted_launch_template_is_created_again(launch, aws, reques
     assert isinstance(launch(request_for("before")), Launched)
     for template in ec2.describe_launch_templates()["LaunchTemplates"]:
         ec2.delete_launch_template(LaunchTemplateName=template["LaunchTemplateName"])
-
     assert isinstance(launch(request_for("after")), Launched)
 
 
@@ -427,7 +422,6 @@ def test_claims_with_equal_settings_share_a_launch_template(launch, aws, request
     launch(request_for("two"))
     filters = [{"Name": "tag:eks:eks-cluster-name", "Values": [settings.cluster_name]}]
     [template] = aws.client("ec2").describe_launch_templates(Filters=filters)["LaunchTemplates"]
-
     assert template["LaunchTemplateName"].startswith("karpenter.k8s.aws/")
 
 
@@ -439,7 +433,6 @@ def test_failed_call_is_the_launchs_outcome(launch, aws, request_for, code, kind
     """The outcome has Karpenter's reason, or is throttling; the next attempt succeeds."""
     aws.gate.fail_next("CreateLaunchTemplate", code, 1)
     outcome = launch(request_for(f"fails-{code}"))
-
     assert isinstance(outcome, LaunchFailed)
     assert type(outcome.error) is kind
     assert getattr(outcome.error, "condition_reason", None) == reason

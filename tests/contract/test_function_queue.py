@@ -116,7 +116,6 @@ def test_message_invokes_its_steps_function(functions):
 def test_equal_messages_of_one_send_are_one_invocation(functions):
     """A plan may contain the same requeue several times."""
     functions.queue.send([a_message(), a_message(), a_message(reason="another")])
-
     assert len(functions.bodies(Step.PROVISION)) == 2
 
 
@@ -138,7 +137,6 @@ def test_message_waits_in_a_function_until_it_is_due(functions, clock):
 def test_message_due_after_the_next_sweep_is_left_to_the_sweep(functions, clock):
     """The custom resources say what is due; the log says that nothing was sent."""
     functions.queue.send([a_message(at=clock.now() + timedelta(seconds=61))])
-
     assert not any(functions.invocations.values())
     ((level, text, fields),) = functions.lines
     assert (level, fields["cluster"]) == ("debug", "dev")
@@ -163,7 +161,6 @@ def test_late_function_sends_what_is_due_even_without_time(functions, clock):
     functions.queue.send([a_message(at=clock.now() + timedelta(seconds=5))])
     (event,) = functions.bodies("delay")
     clock.advance(300)
-
     assert functions.run_delay(event, seconds=1) == 0
     assert (len(functions.bodies(Step.PROVISION)), functions.pauses) == (1, [])
 
@@ -257,7 +254,6 @@ def test_message_whose_receives_are_used_up_is_raised(functions):
     old, new = (received({"id": id_}, receives=n, id_=id_) for id_, n in (("old", 5), ("new", 4)))
     with pytest.raises(CloudProviderError, match="old for provision failed 5 times") as caught:
         functions.queue.retry({old: 4, new: 4})
-
     assert not caught.value.retryable
     functions.run_delays()
     assert functions.bodies(Step.PROVISION) == [{"id": "new", "receives": 4}]
@@ -267,7 +263,6 @@ def test_dead_letters_are_left_to_functiongraph(functions):
     """The function's error sends them."""
     with functions.queue.hold([received({})]):
         assert functions.queue.send_to_dead_letters([received({})]) is False
-
     assert not any(functions.invocations.values())
 
 
@@ -299,10 +294,8 @@ def test_functiongraphs_errors_are_translated(functions, code, kind):
 def test_unauthorized_function_names_the_permission(functions):
     """Policies grant the action on functions."""
     functions.account.deny("functiongraph:function:invokeAsync")
-
     with pytest.raises(ConfigurationError) as caught:
         functions.queue.send([a_message()])
-
     assert f"grant functiongraph:function:invokeAsync on {PREFIX}provision" in caught.value.context["to_do"]
 
 

@@ -148,7 +148,6 @@ def test_prioritized_launches_the_lowest_priority_number_first(provision):
     """Spot targets ignore the priority."""
     types = ["ecs.c7.large", "ecs.g7.xlarge"]
     priorities = {"ecs.c7.large": {"Priority": 9}, "ecs.g7.xlarge": {"Priority": 0}}
-
     on_demand = provision(types, configs=priorities, PayAsYouGoAllocationStrategy="prioritized")
     assert outcome(on_demand) == [("ecs.g7.xlarge", 1, "")]
     assert outcome(provision(types, configs=priorities, capacity="Spot")) == [("ecs.c7.large", 1, "")]
@@ -158,7 +157,6 @@ def test_group_answers_with_failures_before_a_success(alibaba, clock, provision)
     """A pool without stock is a result, and the group goes on."""
     types = ["ecs.c7.large", "ecs.g7.large"]
     alibaba.out_of_stock("ecs.c7.large", H, "on-demand", clock.now() + timedelta(minutes=3))
-
     assert outcome(provision(types)) == [("ecs.c7.large", 0, "NoInstanceStock"), ("ecs.g7.large", 1, "")]
     clock.advance(180)
     assert outcome(provision(types)) == [("ecs.c7.large", 1, "")]
@@ -182,7 +180,6 @@ def test_group_without_any_stock_answers_with_failures_only(alibaba, ack, provis
 def test_group_takes_what_a_small_stock_has_and_goes_on(alibaba, provision):
     """Two of three instances come from the cheaper pool."""
     alibaba.set_stock("ecs.c7.large", H, "on-demand", instances=2)
-
     launched = provision(["ecs.c7.large", "ecs.g7.large"], amount=3)
     assert outcome(launched) == [("ecs.c7.large", 2, ""), ("ecs.g7.large", 1, "")]
 
@@ -205,7 +202,6 @@ def test_each_configuration_boots_an_image_of_its_architecture(ack, provision, d
     """An image of another architecture does not support the type."""
     types = ["ecs.c8y.large", "ecs.g7.large"]
     arm = {"ecs.c8y.large": {"ImageId": ack.images["AliyunLinux3Arm64"]}}
-
     wrong = provision(types)
     assert outcome(wrong) == [("ecs.c8y.large", 0, "ImageNotSupportInstanceType"), ("ecs.g7.large", 1, "")]
     assert outcome(provision(types, configs=arm)) == [("ecs.c8y.large", 1, "")]
@@ -215,7 +211,6 @@ def test_each_configuration_boots_an_image_of_its_architecture(ack, provision, d
 def test_group_of_the_default_type_is_not_simulated(alibaba, ack):
     """Such a group launches again on its own, so a request without `instant` is a mistake."""
     parameters = {"RegionId": "cn-hangzhou", "TotalTargetCapacity": "1"}
-
     with pytest.raises(NotSimulatedError, match="send instant"):
         alibaba.open_api()(ApiCall(service=ECS, action="CreateAutoProvisioningGroup", parameters=parameters))
 
@@ -257,7 +252,6 @@ def test_run_instances_refuses(run_instances, described, given, expected):
 def test_min_amount_takes_what_the_stock_has(alibaba, run_instances):
     """Without it RunInstances launches all or none."""
     alibaba.set_stock("ecs.g7.large", H, "on-demand", instances=3)
-
     assert refused(run_instances, Amount=5) == ("OperationDenied.NoStock", 403)
     assert len(run_instances(Amount=5, MinAmount=2)["InstanceIdSets"]["InstanceIdSet"]) == 3
 
@@ -301,7 +295,6 @@ def test_quota_counts_the_vcpus_of_a_capacity_type(
 def test_client_token_repeats_the_first_answer(run_instances, described):
     """Other parameters with the same token are a mistake."""
     first, second = run_instances(ClientToken="t-1"), run_instances(ClientToken="t-1")
-
     assert first["InstanceIdSets"] == second["InstanceIdSets"]
     assert len(described()) == 1
     assert refused(run_instances, ClientToken="t-1", Amount=2) == ("IdempotentParameterMismatch", 400)
@@ -322,7 +315,6 @@ def test_client_token_repeats_a_failure_for_lack_of_stock(alibaba, clock, run_in
 def test_lost_answer_has_its_effect(alibaba, provision, described):
     """The same token returns the launched instance."""
     alibaba.lose_next_answer("CreateAutoProvisioningGroup")
-
     assert refused(provision, types=["ecs.g7.large"], ClientToken="t-1") == ("", 0)
     (result,) = provision(["ecs.g7.large"], ClientToken="t-1")
     assert [instance["InstanceId"] for instance in described()] == result["InstanceIds"]["InstanceId"]
@@ -332,7 +324,6 @@ def test_requests_beyond_the_rate_are_throttled(alibaba, clock, ecs):
     """A minute later they succeed again."""
     alibaba.limit_rate("DescribeZones", per_minute=1)
     ecs("DescribeZones")
-
     assert refused(ecs, "DescribeZones") == ("Throttling.User", 400)
     clock.advance(60)
     assert [zone["ZoneId"] for zone in ecs("DescribeZones")["Zones"]["Zone"]] == [H, J, K]

@@ -117,7 +117,6 @@ def test_spot_prices_are_hourly_and_paged_by_offset(alibaba, clock, ecs):
 def test_spot_advice_has_a_discount_and_an_interruption_rate(alibaba, ecs):
     """The discount is the share of the on-demand price."""
     answer = ecs("DescribeSpotAdvice", InstanceTypes=["ecs.g7.large"], ZoneId=H)
-
     (zone,) = answer["AvailableSpotZones"]["AvailableSpotZone"]
     (advice,) = zone["AvailableSpotResources"]["AvailableSpotResource"]
     assert advice["AverageSpotDiscount"] == round(100 * alibaba.prices.spot("ecs.g7.large", H) / 0.52325)

@@ -122,7 +122,6 @@ TOO_LOW = {"capacity_type": "spot", "override": {"m5.large": {"MaxPrice": "0.001
 def test_fleet_launches_by_its_strategy(fleet, types, given, launched, errors):
     """The response has one entry per override with its instances, and an error for each pool that cannot launch."""
     answer = fleet(types, **given)
-
     found = {}
     for entry in answer["Instances"]:
         found.setdefault(entry["InstanceType"], []).append(len(entry["InstanceIds"]))
@@ -168,9 +167,7 @@ def test_fleet_without_capacity_answers_an_error_for_each_pool(aws, clock, fleet
     """An instant fleet reports insufficient capacity in its response."""
     for zone in ZONES[:2]:
         aws.out_of_stock("t3.nano", zone, "spot", until=clock.now() + timedelta(hours=1))
-
     answer = fleet(["t3.nano"], zones=ZONES[:2], capacity_type="spot", strategy="price-capacity-optimized")
-
     assert (answer["Instances"], codes(answer)) == ([], ["InsufficientInstanceCapacity"] * 2)
 
 
@@ -298,7 +295,6 @@ def test_dry_run_launches_nothing(ec2, fleet):
     """The response is the error that EC2 returns for every dry run that would succeed."""
     with pytest.raises(ClientError, match="DryRunOperation"):
         fleet(["t3.nano"], DryRun=True)
-
     assert ec2.describe_instances()["Reservations"] == []
 
 
@@ -527,7 +523,6 @@ def test_concurrent_launches_are_independent(ec2, fleet):
     tokens = [f"claim-{index % 8}" for index in range(16)]
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda token: fleet(["t3.nano"], ClientToken=token), tokens))
-
     assert len({answer["Instances"][0]["InstanceIds"][0] for answer in answers}) == 8
     assert len(ec2.describe_instances()["Reservations"]) == 8
 

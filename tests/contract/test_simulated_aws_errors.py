@@ -92,7 +92,6 @@ def test_names_are_unique(aws, account):
 def test_spot_instance_of_a_one_time_request_cannot_be_stopped(aws, clock, instance):
     """It stays running."""
     ec2, instance_id = aws.client("ec2"), instance(clock, spot=True)
-
     assert code(ec2.stop_instances, InstanceIds=[instance_id]) == "UnsupportedOperation"
     assert state(ec2, instance_id) == "running"
 
@@ -134,7 +133,6 @@ def test_fifo_queue_refuses_messages_it_cannot_order(aws, parameters, expected):
     """A FIFO message needs a group and a deduplication id, and has no delay of its own."""
     sqs = aws.client("sqs")
     url = sqs.create_queue(QueueName="q.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
-
     assert code(sqs.send_message, QueueUrl=url, MessageBody="m", **parameters) == expected
     assert "Messages" not in sqs.receive_message(QueueUrl=url)
 
@@ -175,7 +173,6 @@ def test_instance_profile_has_at_most_one_role(aws, account):
     iam = aws.client("iam")
     iam.create_instance_profile(InstanceProfileName="p")
     iam.add_role_to_instance_profile(InstanceProfileName="p", RoleName=account.role)
-
     assert code(iam.add_role_to_instance_profile, InstanceProfileName="p", RoleName="gone") == "NoSuchEntity"
     assert code(iam.add_role_to_instance_profile, InstanceProfileName="p", RoleName=account.role) == "LimitExceeded"
     assert code(iam.delete_instance_profile, InstanceProfileName="p") == "DeleteConflict"

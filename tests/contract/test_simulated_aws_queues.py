@@ -69,7 +69,6 @@ def test_fifo_order_survives_a_visibility_timeout(sqs, clock, fifo):
     """A batch that was not deleted is received again, complete and in order."""
     for body in "123":
         send(sqs, fifo, body)
-
     assert bodies(receive(sqs, fifo)) == ["1", "2", "3"]
     clock.advance(30)
     assert bodies(receive(sqs, fifo)) == ["1", "2", "3"]
@@ -78,7 +77,6 @@ def test_fifo_order_survives_a_visibility_timeout(sqs, clock, fifo):
 def test_group_waits_while_one_of_its_messages_is_in_flight(sqs, fifo):
     """Other groups are not affected; deleting the message unblocks the group."""
     send(sqs, fifo, "1"), send(sqs, fifo, "2"), send(sqs, fifo, "other", group="b")
-
     (first,) = receive(sqs, fifo, count=1)
     assert bodies(receive(sqs, fifo)) == ["other"]
     delete(sqs, fifo, first)
@@ -104,9 +102,7 @@ def test_duplicate_is_dropped_for_five_minutes_after_deletion_too(sqs, clock, fi
 def test_duplicates_in_a_batch_are_answered_by_entry_id(sqs, fifo):
     """The response has each entry, but SQS stores the message once."""
     message = {"MessageBody": "x", "MessageGroupId": "a", "MessageDeduplicationId": "same"}
-
     answer = sqs.send_message_batch(QueueUrl=fifo, Entries=[{"Id": id_, **message} for id_ in ("p", "q")])["Successful"]
-
     assert [entry["Id"] for entry in answer] == ["p", "q"]
     assert len({entry["MessageId"] for entry in answer}) == len(receive(sqs, fifo)) == 1
 
@@ -117,7 +113,6 @@ def test_fifo_message_goes_to_the_dead_letter_queue_and_frees_its_group(sqs, clo
     for _ in range(3):
         assert bodies(receive(sqs, fifo, count=1)) == ["poison"]
         clock.advance(30)
-
     assert bodies(receive(sqs, fifo, count=1)) == ["next"]
     assert dead_letters(sqs, fifo) == ["poison"]
 
@@ -154,7 +149,6 @@ def test_messages_older_than_the_retention_period_are_gone(sqs, clock):
     url = sqs.create_queue(QueueName="short", Attributes={"MessageRetentionPeriod": "300"})["QueueUrl"]
     sqs.send_message(QueueUrl=url, MessageBody="old")
     clock.advance(301)
-
     assert receive(sqs, url) == []
     attributes = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["ApproximateNumberOfMessages"])["Attributes"]
     assert attributes["ApproximateNumberOfMessages"] == "0"
@@ -221,7 +215,6 @@ def test_disabled_rule_delivers_nothing(aws):
     put(aws, {"id": 1})
     aws.client("events").enable_rule(Name="r")
     put(aws, {"id": 2})
-
     assert [delivery.event["detail"]["id"] for delivery in aws.take_deliveries()] == [2]
 
 
@@ -231,9 +224,7 @@ def test_fifo_target_needs_content_based_deduplication(aws, sqs, fifo):
     good = sqs.create_queue(QueueName="good.fifo", Attributes=attributes)["QueueUrl"]
     for name, url in (("good", good), ("step", fifo)):
         rule(aws, name, {"Arn": arn_of(sqs, url), "SqsParameters": {"MessageGroupId": "g"}})
-
     put(aws, {"id": 1})
-
     assert (len(receive(sqs, good)), receive(sqs, fifo)) == (1, [])
 
 
@@ -311,10 +302,8 @@ def test_invalid_failure_report_keeps_the_whole_batch(aws, sqs, clock, fifo, res
     """Lambda treats it as a failure of all messages."""
     send(sqs, fifo, "1")
     _, source = mapping(aws, clock, fifo, lambda _event, _context: response)
-
     source.act()
     clock.advance(30)
-
     assert bodies(receive(sqs, fifo)) == ["1"]
 
 
@@ -355,10 +344,8 @@ def test_crashed_or_late_function_keeps_the_batch(aws, sqs, clock, fifo, handler
     """A crash is no exception that a handler could catch; Lambda ignores a late result."""
     send(sqs, fifo, "1")
     _, source = mapping(aws, clock, fifo, handler, fatal=(SandboxDiedError,), timeout_seconds=seconds)
-
     invocation = source.poll()
     clock.advance(30)
-
     assert invocation.outcome is outcome
     assert bodies(receive(sqs, fifo)) == ["1"]
 
@@ -369,7 +356,6 @@ def test_throttled_polls_use_up_the_receives(aws, sqs, clock, fifo):
     function, source = mapping(aws, clock, fifo, lambda *_: None)
     function.is_throttled = True
     run_until_idle(source, clock)
-
     assert function.invocations == []
     assert dead_letters(sqs, fifo) == ["1"]
 
@@ -401,7 +387,6 @@ def chain(aws, sqs, clock, fifo, standard, *, allows_loops=False):
 def test_lambda_stops_a_chain_of_messages_after_16_runs(aws, sqs, clock, fifo, standard):
     """The message goes to the dead-letter queue: a chain that polls every five seconds lasts 80 seconds."""
     terminate, sweep = chain(aws, sqs, clock, fifo, standard)
-
     assert (len(terminate.invocations), len(sweep.invocations)) == (16, 16)
     assert (terminate.stopped, sweep.stopped) == (1, 0)
     assert terminate.invocations[-1].started_at - terminate.invocations[0].started_at == timedelta(seconds=75)
@@ -412,6 +397,5 @@ def test_lambda_stops_a_chain_of_messages_after_16_runs(aws, sqs, clock, fifo, s
 def test_function_that_allows_loops_is_never_stopped(aws, sqs, clock, fifo, standard):
     """The property RecursiveLoop is "Allow"."""
     terminate, sweep = chain(aws, sqs, clock, fifo, standard, allows_loops=True)
-
     assert len(terminate.invocations) == 24
     assert (terminate.stopped, sweep.stopped) == (0, 0)

@@ -78,9 +78,7 @@ def test_schedule_fires_its_input_with_context_attributes(aws, clock, schedule_r
     """A rate schedule fires first at its creation, unlike a scheduled rule."""
     text = json.dumps({"cluster": "demo", "at": "<aws.scheduler.scheduled-time>"})
     schedule(aws, "rate(10 minutes)", target={"Input": text})
-
     times, events = run(aws, clock, schedule_runner, minutes=10)
-
     assert times == ["08:00:00", "08:10:00"]
     assert events == [{"cluster": "demo", "at": f"2026-11-02T{time}Z"} for time in times]
 
@@ -89,9 +87,7 @@ def test_schedule_fires_its_input_with_context_attributes(aws, clock, schedule_r
 def test_schedule_fires_at_its_local_time(aws, clock, schedule_runner):
     """8:00 in New York is 13:00 UTC in winter."""
     schedule(aws, "cron(0 8 ? * MON-FRI *)", ScheduleExpressionTimezone="America/New_York")
-
     times, events = run(aws, clock, schedule_runner, days=1)
-
     assert times == ["13:00:00"]
     assert events[0]["resources"] == ["arn:aws:scheduler:us-east-1:123456789012:schedule/default/window"]
 
@@ -102,7 +98,6 @@ def test_one_time_schedule_fires_once_and_can_delete_itself(aws, clock, schedule
     schedule(aws, "at(2026-11-02T08:05:00)", name="goes", ActionAfterCompletion="DELETE")
     schedule(aws, "at(2026-11-02T08:06:00)", name="stays")
     schedule(aws, "at(2026-11-02T07:00:00)", name="too-late")
-
     assert run(aws, clock, schedule_runner, days=1)[0] == ["08:05:00", "08:06:00"]
     left = aws.client("scheduler").list_schedules()["Schedules"]
     assert [item["Name"] for item in left] == ["stays", "too-late"]
@@ -113,7 +108,6 @@ def test_schedule_fires_between_its_start_and_end(aws, clock, schedule_runner):
     """The interval includes both."""
     start, end = (clock.now() + timedelta(minutes=minutes) for minutes in (30, 50))
     schedule(aws, "rate(10 minutes)", StartDate=start, EndDate=end)
-
     assert run(aws, clock, schedule_runner, hours=2)[0] == ["08:30:00", "08:40:00", "08:50:00"]
 
 
@@ -136,9 +130,7 @@ def test_clock_jump_fires_every_missed_occurrence(aws, clock, schedule_runner):
     every(aws, "rate(1 minute)")
     schedule_runner.refresh()
     clock.advance(180)
-
     assert schedule_runner.act()
-
     times = [delivery.event["time"][11:19] for delivery in aws.take_deliveries()]
     assert times == ["08:01:00", "08:02:00", "08:03:00"]
 

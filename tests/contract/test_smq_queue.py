@@ -114,7 +114,6 @@ def test_message_arrives_in_its_steps_queue_as_a_trigger(queues):
 def test_equal_messages_of_one_send_are_sent_once(queues):
     """A plan may contain the same requeue several times."""
     queues.queue.send([a_message(), a_message(), a_message(reason="another")])
-
     assert len(queues.bodies(Step.PROVISION)) == 2
 
 
@@ -138,7 +137,6 @@ def test_messages_are_sent_in_batches(queues):
     queues.queue.send(a_message(f"cluster-{i}") for i in range(33))
     assert queues.smq.calls["BatchSendMessage"] == 3
     assert len(queues.bodies(Step.PROVISION)) == 33
-
     queues.queue.send([a_message(reason=f"{number:02} " + "é" * 100_000) for number in range(14)])
     assert [len(trigger.reason) for trigger in queues.triggers(Step.PROVISION)] == [1000] * 14
     assert queues.smq.calls["BatchSendMessage"] == 3 + 2
@@ -174,7 +172,6 @@ def test_message_whose_receives_are_used_up_becomes_a_dead_letter(queues, clock)
     """Another one of the same retry is sent again."""
     queues.queue.retry({received('{"id":"old"}', receives=5): 4, received('{"id":"new"}', receives=4, id_="m2"): 4})
     clock.advance(4)
-
     assert queues.bodies("dead") == ['{"id":"old"}']
     assert queues.bodies(Step.PROVISION) == ['{"id":"new","receives":4}']
 
@@ -184,7 +181,6 @@ def test_message_that_can_never_succeed_goes_to_the_dead_letter_queue(queues, bo
     """No character of it makes the request invalid; its receives are not counted."""
     assert queues.queue.send_to_dead_letters([received(body)])
     queues.queue.retry({received("{}" if body in ("", "\ud800") else body): 0})
-
     assert len(queues.bodies("dead")) == len(queues.bodies(Step.PROVISION)) == 1
     assert receives_of(body) == 1
 
@@ -195,7 +191,6 @@ def test_dead_letter_that_is_too_large_for_smq_is_cut(queues):
         pass
     assert not queues.smq.calls
     queues.queue.send_to_dead_letters([received("é" * 100_000), received("{")])
-
     assert sorted(len(body) for body in queues.bodies("dead")) == [1, 24 * 1024]
 
 
@@ -211,10 +206,8 @@ def test_dead_letter_that_is_too_large_for_smq_is_cut(queues):
 def test_smq_errors_are_translated(queues, code, kind):
     """The adapter raises no error of the SDK; a refusal names the permission."""
     queues.smq.fail_next("BatchSendMessage", code)
-
     with pytest.raises(kind) as caught:
         queues.queue.send([a_message()])
-
     assert caught.value.context["code"] == code
     assert caught.value.context["operation"] == "mns:SendMessage"
     assert kind is not ConfigurationError or "grant mns:SendMessage" in caught.value.context["to_do"]
@@ -223,10 +216,8 @@ def test_smq_errors_are_translated(queues, code, kind):
 def test_missing_queue_is_a_wrong_setting(queues):
     """The error names the queue and the remedy."""
     del queues.smq.queues["journeyman-provision"]
-
     with pytest.raises(ConfigurationError, match="no queue journeyman-provision") as caught:
         queues.queue.send([a_message()])
-
     assert "create the queue" in caught.value.context["to_do"]
 
 
@@ -262,7 +253,6 @@ def test_new_credentials_of_the_role_are_used_for_the_next_request(queues, role)
     queues.queue.send([a_message("first")])
     role.renew()
     queues.queue.send([a_message("second")])
-
     assert [t.cluster for t in queues.triggers(Step.PROVISION)] == ["first", "second"]
 
 
@@ -272,7 +262,6 @@ def test_request_with_a_wrong_signature_is_refused(queues, role, changed):
     """The simulated SMQ checks signature and token."""
     key = replace(role.key, **changed)
     queues.front.keys = {key.id: key}
-
     with pytest.raises(ConfigurationError, match="not allowed"):
         queues.queue.send([a_message()])
 
@@ -281,11 +270,9 @@ def test_request_with_a_wrong_signature_is_refused(queues, role, changed):
 def test_unauthorized_queue_names_the_permission(queues):
     """RAM policies grant operations on queues."""
     queues.front.authorize = lambda _, *denied: denied != ("mns:SendMessage", "journeyman-provision")
-
     queues.queue.send([a_message(step=Step.TERMINATE)])
     with pytest.raises(ConfigurationError) as caught:
         queues.queue.send([a_message()])
-
     assert "journeyman-provision" in caught.value.context["to_do"]
 
 
@@ -293,7 +280,6 @@ def test_unreachable_endpoint_is_unavailable(clock, role):
     """The next run tries again."""
     smq = SdkSmq("http://127.0.0.1:9", role.credentials)
     queue = SmqQueue(smq, clock, queues={Step.PROVISION: "p"}, dead_letter_queue="dead")
-
     with pytest.raises(CloudUnavailableError, match="no valid response"):
         queue.send([a_message()])
 
@@ -302,7 +288,6 @@ def test_unreachable_endpoint_is_unavailable(clock, role):
 def test_client_keeps_its_scheme_and_has_a_timeout(role, url):
     """The SDK's own method for the timeout would turn HTTPS into HTTP."""
     client = new_client(url, role.credentials)
-
     assert type(client.http.conn).__name__ == ("MNSHTTPSConnection" if url[4] == "s" else "MNSHTTPConnection")
     assert client.http.conn.timeout == client.http.conn.connection_timeout == 10
 

@@ -107,7 +107,6 @@ def test_message_arrives_in_its_steps_queue_as_a_trigger(queues, clock):
 def test_message_for_the_sweep_goes_to_the_requeue_queue(queues):
     """The sweep function receives only from that queue. A requeue message has no instance ids, so interrupt gets none."""
     queues.queue.send([a_message(step=Step.SWEEP)])
-
     assert [t.step for t in queues.triggers(queues.requeue_url)] == [Step.SWEEP]
     with pytest.raises(ConfigurationError):
         queues.queue.send([a_message(step=Step.INTERRUPT)])
@@ -121,7 +120,6 @@ def test_equal_messages_of_one_send_are_sent_once(queues):
     """
     queues.queue.send([a_message(), a_message(), a_message(reason="another")])
     assert len(queues.received()) == 2
-
     queues.queue.send([a_message()])
     assert len(queues.received()) == 1
 
@@ -143,7 +141,6 @@ def test_delay_is_at_most_15_minutes(queues, clock):
     at = clock.now() + timedelta(days=1)
     queues.queue.send([a_message(at=at)])
     clock.advance(900)
-
     assert [trigger.at for trigger in queues.triggers(queues.requeue_url)] == [at]
 
 
@@ -151,7 +148,6 @@ def test_messages_are_sent_in_batches_of_ten(queues, aws):
     """That is the limit of SendMessageBatch."""
     before = aws.calls().get("SendMessageBatch", 0)
     queues.queue.send(a_message(f"cluster-{i}") for i in range(25))
-
     assert aws.calls()["SendMessageBatch"] - before == 3
     assert len(queues.received()) == 25
 
@@ -162,7 +158,6 @@ def test_messages_are_sent_in_batches_of_ten(queues, aws):
 def test_sqs_errors_are_translated(queues, aws, code, kind):
     """The adapter raises no botocore error; both errors are retryable."""
     aws.fail_next("SendMessageBatch", code)
-
     with pytest.raises(kind):
         queues.queue.send([a_message()])
 
@@ -186,7 +181,6 @@ def test_retried_message_unblocks_its_group(queues, clock):
 def test_message_of_a_crashed_process_is_delivered_again_after_20_seconds(queues, clock):
     """The queue's visibility timeout, with which Lambda received it, would be over after 125 s."""
     queues.queue.hold([received(queues.in_flight())]).__enter__()  # and the process dies
-
     clock.advance(19)
     assert queues.receive() == []
     clock.advance(1)
@@ -247,7 +241,6 @@ def test_message_that_can_never_succeed_goes_to_the_dead_letter_queue(queues):
     assert not queues.queue.send_to_dead_letters([received(queue="terminate.fifo")])
     dead = queues.received(queues.dead_url)
     assert [(message["Body"], message["Attributes"]["MessageGroupId"]) for message in dead] == [("{", "dev")] * 2
-
     assert queues.queue.send_to_dead_letters([received(body=str(number) * 900_000) for number in range(3)])
     assert [message["Body"][0] for message in queues.received(queues.dead_url)] == ["0", "1", "2"]
 
@@ -255,7 +248,6 @@ def test_message_that_can_never_succeed_goes_to_the_dead_letter_queue(queues):
 def test_long_reasons_are_cut_and_reach_their_queue(queues):
     """A reason may quote an error of any length, such as that of an admission webhook."""
     queues.queue.send([a_message(reason=f"{number} " + "x" * 400_000) for number in range(4)])
-
     reasons = [trigger.reason for trigger in queues.triggers()]
     assert [(reason[:4], len(reason)) for reason in reasons] == [(f"{number} xx", 1000) for number in range(4)]
 
@@ -283,7 +275,6 @@ def test_entries_that_fail_in_sqs_are_sent_again_with_the_same_id(queues):
     """SQS then drops the second message if it accepted the first."""
     sqs = PartialFailures(queues.sqs, {1: THEIRS})
     queues.adapter(sqs).send(a_message(name) for name in ("a", "b", "c"))
-
     assert sqs.calls[1] == [sqs.calls[0][1]]
     assert sorted(t.cluster for t in queues.triggers()) == ["a", "b", "c"]
 
@@ -291,10 +282,8 @@ def test_entries_that_fail_in_sqs_are_sent_again_with_the_same_id(queues):
 def test_rejected_entries_are_named_after_all_others_were_sent(queues):
     """A rejected message does not delay the messages of another queue."""
     queue = queues.adapter(PartialFailures(queues.sqs, {0: OURS, 1: THEIRS}))
-
     with pytest.raises(CloudProviderError) as caught:
         queue.send([a_message("a"), a_message("b"), a_message("c", Step.TERMINATE)])
-
     assert caught.value.context["codes"] == ["InvalidMessageContents"]
     assert [t.cluster for t in queues.triggers()] == ["b"]
     assert [t.cluster for t in queues.triggers(queues.urls[Step.TERMINATE])] == ["c"]
@@ -303,8 +292,6 @@ def test_rejected_entries_are_named_after_all_others_were_sent(queues):
 def test_send_fails_after_three_attempts(queues):
     """The sweep later does the work of messages that were not sent."""
     sqs = PartialFailures(queues.sqs, *[{0: THEIRS}] * 5)
-
     with pytest.raises(CloudProviderError, match="1 requeue"):
         queues.adapter(sqs).send([a_message()])
-
     assert len(sqs.calls) == 3

@@ -246,7 +246,6 @@ def test_environment_of_ten_clusters_is_within_four_kilobytes(name):
     settings = {"JOURNEYMAN_CLUSTER_ID": f"c{1:032x}", "JOURNEYMAN_MORE_CLUSTERS": json.dumps(TEN)}
     settings["FORWARDER_SERVICE_ACCOUNT"] = "journeyman/journeyman-forwarder"
     environment = stack(**settings).properties[name]["environmentVariables"]
-
     assert sum(len(key) + len(value) for key, value in environment.items()) <= MOST_ENVIRONMENT_BYTES
     assert not [key for key in environment if REFUSED_VARIABLES.fullmatch(key)]
     assert len(read_environment(environment, has_sqs=False).clusters) == 10
@@ -288,7 +287,6 @@ def test_every_step_has_a_stream_from_its_own_queue(step):
 def test_triggers_are_within_the_quotas():
     """Rules for cloud services on the default bus, and triggers of a function."""
     rules = [name for name, trigger in TRIGGERS if source_type(trigger) == "Default"]
-
     assert len(rules) <= MOST_RULES
     assert set(rules) == {"interrupt"}
     assert max(len(props["triggers"]) for props in FUNCTIONS.values()) <= MOST_TRIGGERS
@@ -315,7 +313,6 @@ def test_event_has_a_rule_exactly_if_the_parser_finds_an_effect(created, path):
     """A rule that passes other events starts the function for nothing."""
     event = json.loads(path.read_text())
     matching = [rule.name for rule in created.rules if rule.matches(event)]
-
     assert (len(matching) == 1) is (parse_trigger(event).kind is not InterruptionKind.NO_OP), matching
 
 
@@ -323,7 +320,6 @@ def test_timer_has_a_payload_that_the_parser_understands(created):
     """The sweep of each minute, which also starts the steps at the edges of windows. The simulation polls each queue."""
     (timer,) = created.timers.timers
     sweep = parse_trigger({"triggerTime": "2026-11-21T09:00:00Z", "triggerName": timer.name, "payload": timer.payload})
-
     assert timer.function.name == "journeyman-sweep"
     assert (sweep.step, sweep.cluster) == (Step.SWEEP, EVERY_CLUSTER)
     assert {mapping.function.name for mapping in created.mappings} == {f"journeyman-{step}" for step in STEPS}
@@ -333,7 +329,6 @@ def test_timer_has_a_payload_that_the_parser_understands(created):
 def test_only_the_events_function_can_be_called_without_a_signature():
     """The clusters authenticate its senders; its URL is closed by default, and few requests run at once."""
     http = {name: t["triggerConfig"] for name, t in TRIGGERS if t["triggerType"] == "http"}
-
     assert {name: config["authType"] for name, config in http.items()} == {"api": "function", "events": "anonymous"}
     assert http["events"] == {"authType": "anonymous", "methods": ["POST"], "disableURLInternet": True}
     assert FUNCTIONS["events"]["concurrencyConfig"] == {"reservedConcurrency": 2}
@@ -372,7 +367,6 @@ def failing(_event, _context):
 def test_deploying_names_what_is_missing(program, variables, said):
     """Before anything is built."""
     done = make("deploy-alibaba", f"S={program}", **variables)
-
     assert done.returncode != 0
     assert said in done.stdout
 
@@ -381,5 +375,4 @@ def test_readme_lists_every_setting_of_the_description():
     """A setting is an environment variable that s.yaml reads."""
     read = set(re.findall(r"env\('(\w+)'", (ROOT / "infra" / "alibaba" / "s.yaml").read_text()))
     text = (ROOT / "infra" / "alibaba" / "README.md").read_text()
-
     assert sorted(name for name in read if f"`{name}`" not in text) == []

@@ -25,7 +25,6 @@ def test_roles_have_the_policies_of_their_functions(name):
     """The policies of both templates are equal, and so are the functions that have them."""
     there, here = RESOURCES[name]["Properties"], HOME["Resources"][name]["Properties"]
     functions = {f for f in FUNCTIONS if {"Ref": name} in HOME["Resources"][f]["Properties"]["Policies"]}
-
     assert there["PolicyDocument"] == here["PolicyDocument"]
     assert {role["Ref"].removesuffix("Role") + "Function" for role in there["Roles"]} == functions
 
@@ -34,7 +33,6 @@ def test_roles_have_no_other_policies_but_the_right_to_describe_the_cluster():
     """They have no AWS managed policy either; queues are the main stack's."""
     attached = {name for name, resource in RESOURCES.items() if resource["Type"] == "AWS::IAM::ManagedPolicy"}
     (describing,) = RESOURCES["KubernetesPolicy"]["Properties"]["PolicyDocument"]["Statement"]
-
     assert attached == {*SHARED, "KubernetesPolicy"}
     assert describing in HOME["Resources"]["FunctionPolicy"]["Properties"]["PolicyDocument"]["Statement"]
     for step in STEPS:
@@ -58,7 +56,6 @@ def test_only_the_function_itself_may_assume_its_role(step):
 def test_each_role_is_in_the_group_of_its_step_only(step):
     """The chart binds the group to what the step needs (`test_rights`)."""
     entry = RESOURCES[f"{step}Access"]["Properties"]
-
     assert entry["PrincipalArn"] == {"Fn::GetAtt": f"{step}Role.Arn"}
     assert entry["KubernetesGroups"] == [f"journeyman-{step.lower()}"]
     assert set(entry["KubernetesGroups"]) <= set(GROUPS)
@@ -113,6 +110,5 @@ def test_only_named_accounts_may_send_events():
     """They get no other permission."""
     policy = HOME["Resources"]["ClusterEventsPolicy"]
     statement = policy["Properties"]["Statement"]
-
     assert "ClusterAccounts" in str(HOME["Conditions"][policy["Condition"]])
     assert (statement["Principal"], statement["Action"]) == ({"AWS": {"Ref": "ClusterAccounts"}}, "events:PutEvents")

@@ -119,7 +119,6 @@ def test_schema_has_exactly_the_types_of_the_description():
 def test_resource_is_as_the_providers_schema_says(kind, settings):
     """Names, types, required attributes and nested blocks of every instance."""
     found = stack(**settings).module.resources(kind)
-
     assert found or kind == "huaweicloud_apig_group"
     assert [f"{name}: {p}" for name, values in found.items() for p in problems(SCHEMA["resource"][kind], values)] == []
 
@@ -150,7 +149,6 @@ def test_schema_test_finds_mistakes(kind, change, problem):
     """Unknown, computed and missing attributes, wrong types, and blocks within blocks."""
     values = {**next(iter(STACK.module.resources(kind).values())), **change}
     values = {name: value for name, value in values.items() if value is not None}
-
     assert any(found.startswith(problem) for found in problems(SCHEMA["resource"][kind], values))
 
 
@@ -187,7 +185,6 @@ def test_names_are_within_the_limits_with_the_longest_name():
     longest = stack(name="j" * 29)
     (bucket,) = longest.module.resources("huaweicloud_obs_bucket").values()
     agencies = longest.module.resources("huaweicloud_identity_agency").values()
-
     assert all(len(properties["name"]) <= 60 for properties in longest.properties.values())
     assert all(len(agency["name"]) <= LONGEST_AGENCY_NAME for agency in agencies)
     assert 3 <= len(bucket["bucket"]) <= 63
@@ -204,7 +201,6 @@ def test_environment_of_ten_clusters_is_within_the_limits(name):
     """FunctionGraph counts the variables, and the characters of their JSON."""
     found = stack(more_clusters=json.dumps(MORE), forwarder_service_account="journeyman/journeyman-forwarder")
     environment = found.environment_of(name)
-
     assert len(found.properties[name]["user_data"]) <= MOST_CHARACTERS
     assert len(environment) <= MOST_VARIABLES
     assert len(read_environment(environment, has_sqs=False).clusters) == 10
@@ -214,7 +210,6 @@ def test_most_settings_fill_the_environment_and_one_more_is_refused():
     """FunctionGraph would refuse the function after half of the deployment."""
     most = {f"NAME_{n}": "value" for n in range(11)}
     environment = stack(settings=json.dumps(most)).environment_of("events")
-
     assert len(environment) == MOST_VARIABLES
     with pytest.raises(ConfigurationError, match="settings has more than 11 entries"):
         stack(settings=json.dumps({**most, "NAME": "value"}))
@@ -279,7 +274,6 @@ def test_cts_trigger_has_exactly_the_operations_with_an_effect():
     operations = [operation.split(":") for operation in trigger_data("interruption.0")["operations"]]
     kinds = [("ECS", "server" if name == "interruptServer" else "ecs") for _, _, name in operations]
     effective = {name for name, kind in TRACE_KINDS.items() if kind is not InterruptionKind.NO_OP}
-
     assert {name for _, _, name in operations} == effective
     assert len(operations) <= 10
     assert [(service, resource) for service, resource, _ in operations] == kinds
@@ -384,7 +378,6 @@ def test_agencies_allow_what_the_function_does_and_nothing_else():
 def test_each_function_has_an_agency_of_its_own():
     """Of FunctionGraph, with policies that exist; an account has few agencies."""
     agencies = STACK.module.resources("huaweicloud_identity_agency").values()
-
     assert len({properties["agency"] for properties in FUNCTIONS.values()}) == len(FUNCTIONS) == len(agencies)
     assert len(agencies) <= MOST_AGENCIES
     assert {agency["delegated_service_name"] for agency in agencies} == {"op_svc_cff"}
@@ -413,7 +406,6 @@ def test_every_policy_is_attached_and_of_the_right_scope():
 def test_deploying_names_what_is_missing(variables, said):
     """Before anything is built."""
     done = make("deploy-huawei", f"TERRAFORM={variables['TERRAFORM']}", **variables)
-
     assert done.returncode != 0
     assert said in done.stdout
 
@@ -421,5 +413,4 @@ def test_deploying_names_what_is_missing(variables, said):
 def test_readme_lists_every_variable_of_the_module():
     """With its default, which the table shows."""
     text = (FOLDER / "README.md").read_text()
-
     assert [name for name in STACK.module.variables if f"`{name}`" not in text] == []

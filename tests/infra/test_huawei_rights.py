@@ -265,7 +265,6 @@ def test_every_right_of_a_function_is_used(permissions, function):
     name = f"journeyman-{function}"
     unused = permissions.granted(name) - permissions.used[name]
     expected = {*UNOBSERVED, *UNOBSERVED_OF.get(function, ())}
-
     assert {right.action for right in unused} == expected & {right.action for right in permissions.granted(name)}
 
 

@@ -112,7 +112,6 @@ def test_scheduler_parameters_have_the_defaults_of_the_code():
 def test_functions_have_the_layer_of_their_architecture(architecture, layer):
     """Lambda refuses another one; the build makes both."""
     stack = SamStack(Account(), TEMPLATE, {"ClusterName": "dev", "Architecture": architecture})
-
     assert stack.layers == [layer]
     assert RESOURCES[layer]["Properties"]["CompatibleArchitectures"] == [architecture]
     assert TEMPLATE["Globals"]["Function"]["Architectures"] == [{"Ref": "Architecture"}]
@@ -121,7 +120,6 @@ def test_functions_have_the_layer_of_their_architecture(architecture, layer):
 def test_every_log_group_has_a_retention():
     """Log lines without a retention are never deleted."""
     groups = of_type("AWS::Logs::LogGroup")
-
     assert {f["LoggingConfig"]["LogGroup"]["Ref"] for f in FUNCTIONS.values()} == set(groups)
     assert all(group["RetentionInDays"] == {"Ref": "LogRetentionDays"} for group in groups.values())
 
@@ -171,7 +169,6 @@ WATCHED = {watched for alarm in ALARMS.values() for watched in metrics_of(alarm)
 def test_every_function_and_queue_has_alarms():
     """A function that fails or waits makes no noise, nor does a message that is delivered again and again."""
     ages = {("AWS/SQS", "ApproximateAgeOfOldestMessage", name) for name in WORKING_QUEUES}
-
     assert ages | {("AWS/Lambda", metric, name) for metric in ("Errors", "Throttles") for name in FUNCTIONS} <= WATCHED
 
 
@@ -199,7 +196,6 @@ def test_every_alarm_is_sent_to_the_topic_and_reads_at_most_ten_metrics(name):
 def test_alarm_reads_a_metric_of_the_product(alarm, function, metric, kind, settings):
     """A single pass that reaches the pods ends that alarm; without pods there is no data."""
     (query,) = ALARMS[alarm]["Metrics"]
-
     assert query["Expression"] == f"SELECT {function}({metric}) FROM {NAMESPACE}"
     assert METRICS[metric].kind == kind
     assert ALARMS[alarm].items() >= settings.items()
@@ -244,7 +240,6 @@ def test_functions_that_requeue_themselves_may_loop():
     """A chain passes through the sweep and a step's own queue; interrupt and the API start chains only."""
     loops = {name for name, f in FUNCTIONS.items() if f.get("RecursiveLoop")}
     no_value = {"Ref": "AWS::NoValue"}
-
     assert loops == {f"{step.name.title()}Function" for step in FIFO_QUEUE_STEPS} | {"SweepFunction"}
     assert {str(FUNCTIONS[name]["RecursiveLoop"]) for name in loops} == {
         str({"Fn::If": ["AllowsLoops", "Allow", no_value]})
@@ -255,7 +250,6 @@ def test_functions_that_requeue_themselves_may_loop():
 def test_chains_end_before_lambda_stops_them(mode, is_below_lambdas_limit):
     """A run with the last hop is the function's (hops + 1)th in its chain."""
     settings = read_environment(variables_of(RecursiveLoop=mode)).settings["dev"]
-
     assert (settings.max_hops + 1 < MAX_RUNS) is is_below_lambdas_limit
 
 
@@ -319,7 +313,6 @@ def test_rules_match_exactly_the_events_that_interrupt_handles(path):
     through = [name for name, rule in RULES.items() if matches(rule["EventPattern"], event)]
     trigger = parse_trigger(event)
     is_ignored = isinstance(trigger, Interruption) and trigger.kind is InterruptionKind.NO_OP
-
     assert len(through) == (0 if is_ignored else 1)
 
 
@@ -327,7 +320,6 @@ def test_only_the_alarms_of_the_parameter_pause_disruption():
     """Without them there is no rule, so that the alarms of an account cost no invocation."""
     event = json.loads((ROOT / "events" / "eventbridge" / "cloudwatch-alarm" / "alarm.json").read_text())
     pattern = RULES["AlarmRule"]["EventPattern"]
-
     assert not matches(pattern, {**event, "resources": ["arn:aws:cloudwatch:us-east-1:123456789012:alarm:other"]})
     assert RESOURCES["AlarmRule"]["Condition"] == "PausesOnAlarms"
     assert TEMPLATE["Parameters"]["PauseOnAlarms"]["Default"] == ""
@@ -366,7 +358,6 @@ def every_allow() -> Iterator[tuple[str, dict]]:
 def test_no_policy_allows_a_wildcard_action():
     """The policies list every allowed action."""
     allowed = {(name, action) for name, s in every_allow() for action in listed(s["Action"])}
-
     assert allowed
     assert {(name, action) for name, action in allowed if "*" in action} == set()
 
@@ -410,7 +401,6 @@ def test_only_instance_profiles_of_the_cluster_can_be_changed():
     path = "arn:${AWS::Partition}:iam::${AWS::AccountId}:instance-profile/karpenter/${AWS::Region}/${ClusterName}/*"
     reading = {"iam:GetInstanceProfile", "iam:ListInstanceProfiles"}
     changing = [(a, s["Resource"]) for _, s in every_allow() for a in listed(s["Action"]) if a not in reading]
-
     assert {str(on) for action, on in changing if "InstanceProfile" in action} == {str({"Fn::Sub": path})}
 
 
@@ -418,7 +408,6 @@ def test_other_accounts_may_send_only_the_events_that_are_handled():
     """Any other event on the default bus could start a rule of the account's owner. Alarms are of this account only."""
     condition = RESOURCES["ClusterEventsPolicy"]["Properties"]["Statement"]["Condition"]["StringEquals"]
     patterns = [rule["EventPattern"] for name, rule in RULES.items() if name != "AlarmRule"]
-
     for field in ("source", "detail-type"):
         assert set(condition[f"events:{field}"]) == {value for pattern in patterns for value in pattern[field]}
 
@@ -442,7 +431,6 @@ def test_keys_and_custom_parameters_are_readable_only_if_they_are_named():
     allowed = [(s.get("Sid"), action, s["Resource"]) for _, s in every_allow() for action in listed(s["Action"])]
     keys = [on for _, action, on in allowed if action.startswith("kms:")]
     (custom,) = (on for sid, action, on in allowed if (sid, action) == (CUSTOM_PARAMETERS, "ssm:GetParameters"))
-
     assert {str(resource) for resource in keys} == {str({"Ref": "KmsKeyArns"})}
     assert custom == {"Ref": "SsmParameterArns"}
     assert all(TEMPLATE["Parameters"][name]["Default"] == "" for name in ("KmsKeyArns", "SsmParameterArns"))
@@ -451,7 +439,6 @@ def test_keys_and_custom_parameters_are_readable_only_if_they_are_named():
 def test_forwarder_and_nodes_get_their_access_on_request():
     """The forwarder's role may send to its two queues; the entry of nodes has EKS's type for them."""
     role, entry = RESOURCES["ForwarderRole"], RESOURCES["NodeAccess"]
-
     assert role["Properties"]["ManagedPolicyArns"] == [{"Ref": "ForwarderPolicy"}]
     assert (role["Condition"], RESOURCES["ForwarderIdentity"]["Condition"]) == ("HasForwarderIdentity",) * 2
     assert (entry["Condition"], entry["Properties"]["Type"]) == ("HasNodeAccessEntry", "EC2_LINUX")
@@ -465,7 +452,6 @@ def test_each_function_has_the_policies_of_its_step():
     launching = {f for f in FUNCTIONS if "ec2:RunInstances" in actions_of(f)}
     ending = {f for f in FUNCTIONS if "ec2:TerminateInstances" in actions_of(f)}
     releasing = {f for f in FUNCTIONS if {"iam:DeleteInstanceProfile", "ec2:DeleteLaunchTemplate"} & actions_of(f)}
-
     assert launching == {"ProvisionFunction", "ConsolidateFunction"}
     assert ending == {"TerminateFunction"}
     assert releasing == {"ProvisionFunction"}
@@ -476,7 +462,6 @@ def test_access_entries_have_the_groups_of_the_chart():
     access = yaml.safe_load((ROOT / "infra" / "chart" / "values.yaml").read_text())["access"]
     entries = [entry for entry in of_type("AWS::EKS::AccessEntry").values() if "KubernetesGroups" in entry]
     groups = {get_att(e["PrincipalArn"]).removesuffix("Role"): e["KubernetesGroups"] for e in entries}
-
     assert groups == {f: [s["name"] for s in access[f.removesuffix("Function").lower()]] for f in FUNCTIONS}
 
 
@@ -545,7 +530,6 @@ def test_template_registers_clusters_in_the_form_that_the_code_parses(kind):
     more = '[{"name": "emea", "region": "eu-west-1", "access": {"kind": "eks", "endpoint": "private"}}]'
     access = {"KubernetesAccess": kind, "KubeconfigPath": "/opt/kubeconfig"}
     clusters = read_environment(variables_of(**access, MoreClusters=more)).clusters
-
     assert set(clusters) == {"dev", "emea"}
     assert clusters["dev"].access == (KubeconfigAccess(path="/opt/kubeconfig") if kind == "kubeconfig" else EksAccess())
     assert clusters["emea"].access == EksAccess(endpoint="private")
@@ -576,6 +560,5 @@ def test_api_routes_except_the_forwarders_require_credentials():
 def test_forwarder_policy_allows_sending_to_two_queues_only():
     """Its credentials are in the cluster."""
     (statement,) = statements(RESOURCES["ForwarderPolicy"]["Properties"])
-
     assert statement["Action"] == "sqs:SendMessage"
     assert {get_att(queue) for queue in statement["Resource"]} == {"ProvisionQueue", "TerminateQueue"}

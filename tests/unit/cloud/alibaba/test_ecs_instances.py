@@ -52,7 +52,6 @@ def test_large_cluster_is_listed_by_its_tags(number, lists_tags):
     """Up to the limit one filter is enough."""
     account = LargeAccount(number)
     found = EcsInstances(account, "cn-hangzhou", "c1").list()
-
     assert len(found) == number
     assert ("ListTagResources" in account.actions) is lists_tags
 
@@ -123,6 +122,5 @@ def locks(*reasons):
 def test_locks_of_a_stopped_instance_say_why_it_ended(status, described, reason):
     """One that a user stopped has none, and one that runs has not ended."""
     found = listed(Status=status, **described)
-
     assert (None if found.failure is None else found.failure.reason) == reason
     assert found.state == status.lower()

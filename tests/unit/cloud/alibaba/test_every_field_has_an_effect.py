@@ -163,5 +163,4 @@ def test_equal_node_classes_lead_to_equal_requests(api):
 )
 def test_a_change_of_the_field_changes_status_types_or_launch(api, parts):
     before, after = parts
-
     assert observed(api, before) != observed(api, after)

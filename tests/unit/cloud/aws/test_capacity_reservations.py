@@ -96,7 +96,6 @@ def test_selector_terms_find_active_reservations(reserve, resolved, term, found)
     shared = reserve(team=None, owner="999999999999", criteria="open")
     ids = {"tagged": reserve().id, "shared": shared.id, "ended": reserve(state="expired").id}
     node_class = resolved(capacityReservationSelectorTerms=[term])
-
     assert [r["id"] for r in node_class["status"]["capacityReservations"]] == [ids[name] for name in found]
     assert a_condition(node_class, "CapacityReservationsReady")[0] == a_condition(node_class, "Ready")[0] == "True"
 
@@ -166,7 +165,6 @@ def test_claim_that_admits_several_reservations_uses_the_one_with_most_capacity(
     aws, reserve, resolved, launch_reserved
 ):
     few, many = reserve(1), reserve(5)
-
     assert launch_reserved(resolved(**TEAM)).labels[labels.RESERVATION_ID] == many.id
     assert aws.reserved_capacity.available(few) == 1
 
@@ -235,7 +233,6 @@ def test_plan_uses_default_reservations_before_interruptible_ones(reserve, provi
     many, few = reserve(9, interruptible=True), reserve(2)
     pods = [a_pod(f"p{n}", cpu="1500m") for n in range(3)]
     plan = schedule(*pods, types=provider.get_instance_types(resolved(**TEAM)))
-
     assert sorted(plan.label_of(f"p{n}", labels.RESERVATION_ID) for n in range(3)) == sorted([few.id, few.id, many.id])
 
 
@@ -254,7 +251,6 @@ def test_disabled_feature_gate_is_reported(aws, reserve, resolved, settings, clo
 def test_conditions_of_selectors_go_with_them(reserve, resolved):
     reserve()
     after = resolved(status=resolved(**TEAM)["status"])
-
     assert after["status"]["capacityReservations"] == []
     assert a_condition(after, "CapacityReservationsReady") is None
 
@@ -265,7 +261,6 @@ def test_on_demand_launches_leave_open_reservations_to_their_users(aws, resolved
     ec2 = aws.client("ec2")
     template = ec2.describe_launch_templates()["LaunchTemplates"][0]["LaunchTemplateId"]
     [version] = ec2.describe_launch_template_versions(LaunchTemplateId=template)["LaunchTemplateVersions"]
-
     preference = version["LaunchTemplateData"]["CapacityReservationSpecification"]
     assert preference == {"CapacityReservationPreference": "none"}
 
@@ -299,7 +294,6 @@ def test_launch_waits_for_a_placement_group_that_was_deleted_meanwhile(aws, reso
     del aws.reserved_capacity.groups["near"]
     clock.advance(61)
     refused = launch(launching_claim("a", clock.now()), node_class)
-
     assert isinstance(refused.error, NodeClassNotReadyError)
 
 
@@ -307,7 +301,6 @@ def test_claim_with_a_partition_is_launched_there(aws, racks, resolved, launch, 
     """Its label says so, also when an earlier run launched the instance."""
     node_class, claim = resolved(**RACKS), launching_claim("a", clock.now(), partition="2")
     first, second = launch(claim, node_class), launch(claim, node_class)
-
     assert (placement(aws, first)["PartitionNumber"], first.labels[PARTITION]) == (2, "2")
     assert (second.instance.provider_id, second.labels) == (first.instance.provider_id, first.labels)
 

@@ -174,5 +174,4 @@ def test_equal_node_classes_lead_to_equal_requests(settings):
 def test_a_change_of_the_field_changes_what_aws_is_asked_for(settings, path):
     """The status, the instance types and their offerings, or a request that creates something in AWS differ."""
     before, after = EFFECTS[path]
-
     assert observed(before, settings) != observed(after, settings)

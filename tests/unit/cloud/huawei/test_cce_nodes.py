@@ -69,7 +69,6 @@ def test_spot_node_that_is_reclaimed_is_deleted_later(cce, instances):
     cce.account.interrupt(server_of(cce, node_id))
     assert instances.delete_each([node_id]) == {}
     assert [i.provider_id for i in instances.list()] == [node_id]
-
     cce.wait(600)
     assert type(instances.delete_each([node_id])[node_id]) is NodeClaimNotFoundError
 

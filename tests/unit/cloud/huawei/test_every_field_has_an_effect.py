@@ -85,5 +85,4 @@ def test_equal_node_classes_lead_to_equal_requests():
 @pytest.mark.parametrize("path", [pytest.param(path, id=path) for path in FIELDS if path not in WITHOUT_EFFECT])
 def test_a_change_of_the_field_changes_status_types_or_launch(path):
     before, after = FIELDS[path]
-
     assert observed(before) != observed(after)

@@ -93,7 +93,6 @@ def test_unnamed_unknown_products_are_found_by_halving():
     priced = Priced(known=6, unknown=["a0.large.2", "x9.large.2"])
     api = NamelessErrors(priced.cluster.api)
     provider = priced.read(api)
-
     assert dict(provider.state().on_demand) == priced.expected()
     assert api.sizes[:3] == [8, 4, 2]
     assert len(api.sizes) <= 13
@@ -104,7 +103,6 @@ def test_only_unknown_products_leave_the_estimates():
     priced = Priced(known=0, unknown=["x9.large.2"])
     provider = priced.read()
     state = provider.state()
-
     assert (dict(state.on_demand), state.estimated) == ({}, True)
     assert "returned no price of cn-north-4 in CNY" in state.message
     assert (state.on_demand_due_at - priced.cluster.clock.now()).total_seconds() == 3600
@@ -121,7 +119,6 @@ def test_only_unknown_products_leave_the_estimates():
 def test_wrong_setting_is_named(settings, said, requests):
     priced = Priced(**settings)
     state = priced.read().state()
-
     assert not state.on_demand
     assert said in state.message
     assert priced.requests == requests
@@ -150,7 +147,6 @@ def test_estimates_order_flavors_by_their_size():
         next(f for f in Priced(known=64).flavors if wanted(f))
         for wanted in (lambda f: f.name == "c7.large.2", lambda f: f.name == "c7.xlarge.2", lambda f: f.gpus == 1)
     )
-
     assert 0 < estimated_price(small) < estimated_price(large) < estimated_price(gpu)
 
 
