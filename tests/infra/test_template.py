@@ -520,7 +520,7 @@ def test_cluster_of_a_named_account_needs_no_deployment_of_the_main_stack(step):
     role_beside_the_named_ones=(f"arn:aws:iam::{FOREIGN}:role/yours", MINE, False),
 )  # fmt: skip
 def test_roles_of_other_accounts_and_paths_may_not_be_assumed(arn, parameters, expected):
-    """Who can write a register entry has no other role to gain. ClusterRoleArns names roles that were created otherwise."""
+    """Who can write a register entry gains no other role. ClusterRoleArns names roles that were created otherwise."""
     assert may_assume(arn, **parameters) is expected
 
 

@@ -177,6 +177,10 @@ class CloudUnderTest(ABC):
         if reason := self.differences.get(behaviour):
             pytest.skip(f"{self.name}: {reason}")
 
+    def _node_class(self, version: str, spec: JSON) -> JSON:
+        metadata = {"name": "default", "uid": "0c6f", "generation": 2, "creationTimestamp": "2026-11-02T07:00:00Z"}
+        return {"apiVersion": f"{self.group}/{version}", "kind": self.kind, "metadata": metadata, "spec": spec}
+
     def wait(self, seconds: float) -> None:
         """Let time pass."""
         self.clock.advance(seconds)
@@ -288,23 +292,14 @@ class _Aws(CloudUnderTest):
         return _LossyEc2(client, self._losses) if service == "ec2" else client
 
     def node_class(self, network: str = "demo", **spec: Any) -> JSON:
-        return {
-            "apiVersion": "karpenter.k8s.aws/v1",
-            "kind": self.kind,
-            "metadata": {
-                "name": "default",
-                "uid": "0c6f",
-                "generation": 2,
-                "creationTimestamp": "2026-11-02T07:00:00Z",
-            },
-            "spec": {
-                "amiSelectorTerms": [{"alias": "al2023@latest"}],
-                "role": self._seeded.role,
-                "subnetSelectorTerms": [{"tags": {"karpenter.sh/discovery": network}}],
-                "securityGroupSelectorTerms": [{"tags": {"karpenter.sh/discovery": "demo"}}],
-                **spec,
-            },
+        spec = {
+            "amiSelectorTerms": [{"alias": "al2023@latest"}],
+            "role": self._seeded.role,
+            "subnetSelectorTerms": [{"tags": {"karpenter.sh/discovery": network}}],
+            "securityGroupSelectorTerms": [{"tags": {"karpenter.sh/discovery": "demo"}}],
+            **spec,
         }
+        return self._node_class("v1", spec)
 
     def add_subnet(self, zone: str, network: str, *, is_full: bool = False) -> None:
         block = f"172.31.{128 + next(self._serial)}.0/28"
@@ -413,6 +408,14 @@ class _SimulatedAccount(CloudUnderTest):
     """A cloud with an account that is simulated in this process, whose instances tests change directly."""
 
     account: AlibabaAccount | HuaweiAccount
+
+    @contextmanager
+    def denying(self, operation: str) -> Iterator[None]:
+        self.account.deny(self.permissions[operation])
+        try:
+            yield
+        finally:
+            self.account.allow(self.permissions[operation])
 
     def out_of_stock(self, instance_type: str, zone: str, capacity_type: str) -> None:
         self.account.out_of_stock(instance_type, zone, capacity_type, self.clock.now() + timedelta(minutes=3))
@@ -524,23 +527,14 @@ class _Alibaba(_SimulatedAccount):
         return self._clusters[cluster]
 
     def node_class(self, network: str = "demo", **spec: Any) -> JSON:
-        return {
-            "apiVersion": "karpenter.k8s.alibabacloud/v1alpha1",
-            "kind": self.kind,
-            "metadata": {
-                "name": "default",
-                "uid": "0c6f",
-                "generation": 2,
-                "creationTimestamp": "2026-11-02T07:00:00Z",
-            },
-            "spec": {
-                "imageSelectorTerms": [{"alias": "AlibabaCloudLinux3@latest"}],
-                "vSwitchSelectorTerms": [{"tags": {"karpenter.sh/discovery": network}}],
-                "securityGroupSelectorTerms": [{"tags": {"karpenter.sh/discovery": "demo"}}],
-                "systemDisk": {"volumeSize": "40Gi"},
-                **spec,
-            },
+        spec = {
+            "imageSelectorTerms": [{"alias": "AlibabaCloudLinux3@latest"}],
+            "vSwitchSelectorTerms": [{"tags": {"karpenter.sh/discovery": network}}],
+            "securityGroupSelectorTerms": [{"tags": {"karpenter.sh/discovery": "demo"}}],
+            "systemDisk": {"volumeSize": "40Gi"},
+            **spec,
         }
+        return self._node_class("v1alpha1", spec)
 
     def add_subnet(self, zone: str, network: str, *, is_full: bool = False) -> None:
         with self.account.gate.lock:
@@ -553,14 +547,6 @@ class _Alibaba(_SimulatedAccount):
         _, action = self.operations[operation]
         is_repeated = failure in ("throttled", "unavailable")
         self.account.fail_next(action, self.failures[failure], self.attempts if is_repeated else 1)
-
-    @contextmanager
-    def denying(self, operation: str) -> Iterator[None]:
-        self.account.deny(self.permissions[operation])
-        try:
-            yield
-        finally:
-            self.account.allow(self.permissions[operation])
 
     def lose_next_launch(self) -> None:
         _, action = self.operations["launch"]
@@ -748,23 +734,14 @@ class _Huawei(_SimulatedAccount):
 
     def node_class(self, network: str = "demo", **spec: Any) -> JSON:
         """See `CloudUnderTest`; subnets of a network have its name."""
-        return {
-            "apiVersion": CCENODECLASS.api_version,
-            "kind": self.kind,
-            "metadata": {
-                "name": "default",
-                "uid": "0c6f",
-                "generation": 2,
-                "creationTimestamp": "2026-11-02T07:00:00Z",
-            },
-            "spec": {
-                "subnetSelectorTerms": [{"name": network}],
-                "imsSelector": {"imsFamily": "Huawei Cloud EulerOS 2.0"},
-                "blockDeviceMappings": {"root": {"volumeSize": 40, "volumeType": "SSD"}},
-                "login": {"sshKey": self._seeded.key_pair},
-                **spec,
-            },
+        spec = {
+            "subnetSelectorTerms": [{"name": network}],
+            "imsSelector": {"imsFamily": "Huawei Cloud EulerOS 2.0"},
+            "blockDeviceMappings": {"root": {"volumeSize": 40, "volumeType": "SSD"}},
+            "login": {"sshKey": self._seeded.key_pair},
+            **spec,
         }
+        return self._node_class("v1alpha1", spec)
 
     def add_subnet(self, zone: str, network: str, *, is_full: bool = False) -> None:
         with self.account.gate.lock:
@@ -776,14 +753,6 @@ class _Huawei(_SimulatedAccount):
         is_repeated = failure == "throttled" or (failure == "unavailable" and operation != "launch")
         times = self.attempts if is_repeated else 1
         self.account.fail_next(self.operations[operation], self.failures[failure], times)
-
-    @contextmanager
-    def denying(self, operation: str) -> Iterator[None]:
-        self.account.deny(self.permissions[operation])
-        try:
-            yield
-        finally:
-            self.account.allow(self.permissions[operation])
 
     def lose_next_launch(self) -> None:
         self.account.lose_next_answer(self.operations["launch"])

@@ -92,20 +92,20 @@ def test_externally_terminated_instance_is_not_found(cloud, running, provider):
     assert is_gone(provider, instance.provider_id)
 
 
-def test_unknown_instance_is_not_found(cloud, provider):
-    """So a NodeClaim with a stale provider id can be finalized."""
-    assert provider.get_each([cloud.unknown_provider_id]) == {}
-    assert is_gone(provider, cloud.unknown_provider_id)
-
-
 def test_foreign_provider_id_is_an_error_without_a_request(cloud, provider):
-    """It does not count as a terminated instance, so no finalizer is removed because of it."""
+    """It does not count as a terminated instance, so no finalizer is removed because of it.
+
+    An unknown instance does, so that a NodeClaim with a stale provider id can be finalized.
+    """
     before = cloud.calls()
     errors = provider.delete_each(cloud.foreign_provider_ids)
     assert provider.get_each(cloud.foreign_provider_ids) == {}
     assert errors.keys() == set(cloud.foreign_provider_ids)
     assert all(type(e) is NoInstanceIdError and "provider id" in str(e) for e in errors.values())
     assert cloud.calls() == before
+
+    assert provider.get_each([cloud.unknown_provider_id]) == {}
+    assert is_gone(provider, cloud.unknown_provider_id)
 
 
 def test_instances_end_together(cloud, running, provider):
@@ -231,18 +231,15 @@ def test_spot_reclaim_is_an_interruption_of_that_instance(cloud, running, provid
 
 def test_external_stop_and_termination_are_interruptions(cloud, running):
     """Each event names the instance."""
-    instance = running("handled")
-    id_ = cloud.instance_id(instance)
+    id_ = cloud.instance_id(running("handled"))
     cloud.published.clear()
-    cloud.stop(id_)
-    cloud.wait(600)
-    stopped = {t.kind for t in map(parse_trigger, cloud.published) if id_ in t.instance_ids}
-    cloud.terminate(id_)
-    cloud.wait(600)
-    ended = {t.kind for t in map(parse_trigger, cloud.published) if id_ in t.instance_ids}
-
-    assert InterruptionKind.INSTANCE_STOPPED in stopped
-    assert InterruptionKind.INSTANCE_TERMINATED in ended
+    for change, kind in (
+        (cloud.stop, InterruptionKind.INSTANCE_STOPPED),
+        (cloud.terminate, InterruptionKind.INSTANCE_TERMINATED),
+    ):
+        change(id_)
+        cloud.wait(600)
+        assert kind in {t.kind for t in map(parse_trigger, cloud.published) if id_ in t.instance_ids}
 
 
 def test_scheduled_maintenance_is_a_status_of_the_instance(cloud, running, provider):
