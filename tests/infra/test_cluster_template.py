@@ -64,18 +64,11 @@ def test_each_role_is_in_the_group_of_its_step_only(step):
 @pytest.mark.parametrize("step", STEPS)
 def test_functions_derive_the_names_of_their_roles(step):
     """The output has an asterisk in place of the function's name, which its process replaces."""
-    arn = CLUSTER["Outputs"]["RoleArn"]["Value"]["Fn::Sub"]
+    arn = CLUSTER["Outputs"]["RoleArn"]["Value"]["Fn::Sub"].replace("${RolePrefix}", "emea")
     arn = arn.replace("${AWS::Partition}", "aws").replace("${AWS::AccountId}", "111122223333")
+    emea = {"name": "emea", "region": "eu-west-1", "access": {"kind": "eks", "roleArn": arn}}
     variables = {
-        "JOURNEYMAN_CLUSTERS": json.dumps(
-            [
-                {
-                    "name": "emea",
-                    "region": "eu-west-1",
-                    "access": {"kind": "eks", "roleArn": arn.replace("${RolePrefix}", "emea")},
-                }
-            ]
-        ),
+        "JOURNEYMAN_CLUSTERS": json.dumps([emea]),
         "_HANDLER": HOME["Resources"][f"{step}Function"]["Properties"]["Handler"],
         "JOURNEYMAN_REQUEUE_QUEUE_URL": "https://sqs/requeue",
         **{f"JOURNEYMAN_{queue.name}_QUEUE_URL": "https://sqs/queue" for queue in FIFO_QUEUE_STEPS},
@@ -89,20 +82,14 @@ def test_functions_derive_the_names_of_their_roles(step):
 @pytest.mark.parametrize("name", RULES)
 def test_rules_forward_the_same_events_to_the_main_stack(name):
     """The main stack's rules match events of every account on its bus."""
-    rule = RESOURCES[name]
+    rule, letters = RESOURCES[name], RESOURCES["EventDeadLettersPolicy"]["Properties"]["PolicyDocument"]["Statement"]
 
     assert rule["Properties"]["EventPattern"] == HOME["Resources"][name]["Properties"]["EventPattern"]
     assert rule["Condition"] == RESOURCES["EventsRole"]["Condition"] == "IsElsewhere"
     (target,) = rule["Properties"]["Targets"]
-    assert (target["Arn"], target["DeadLetterConfig"]["Arn"]["Fn::GetAtt"]) == (
-        {"Ref": "EventBusArn"},
-        "EventDeadLetters.Arn",
-    )
-    (allow,) = (
-        s
-        for s in RESOURCES["EventDeadLettersPolicy"]["Properties"]["PolicyDocument"]["Statement"]
-        if s["Effect"] == "Allow"
-    )
+    assert target["Arn"] == {"Ref": "EventBusArn"}
+    assert target["DeadLetterConfig"]["Arn"]["Fn::GetAtt"] == "EventDeadLetters.Arn"
+    (allow,) = (statement for statement in letters if statement["Effect"] == "Allow")
     assert {"Fn::GetAtt": f"{name}.Arn"} in allow["Condition"]["ArnEquals"]["aws:SourceArn"]
 
 
