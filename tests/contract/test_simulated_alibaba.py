@@ -163,7 +163,7 @@ def test_group_answers_with_failures_before_a_success(alibaba, clock, provision)
 
 
 def test_group_without_any_stock_answers_with_failures_only(alibaba, ack, provision, described):
-    """The status is 200, and nothing is launched; nor is with less stock than MinTargetCapacity, when the call fails."""
+    """The status is 200, and nothing is launched. With less stock than MinTargetCapacity the call fails."""
     alibaba.set_free_addresses(ack.vswitches[H], 0)
     alibaba.set_stock("ecs.g7.large", J, "on-demand", category="WithoutStock")
     alibaba.set_stock("ecs.g7.large", K, "on-demand", instances=1)

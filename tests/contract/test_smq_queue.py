@@ -186,7 +186,7 @@ def test_message_that_can_never_succeed_goes_to_the_dead_letter_queue(queues, bo
 
 
 def test_dead_letter_that_is_too_large_for_smq_is_cut(queues):
-    """An event that invoked the function directly may have 256 KB. Holding messages, as EventBridge does, sends nothing."""
+    """An event that invoked the function directly may have 256 KB. To hold a message sends nothing."""
     with queues.queue.hold([received("{}")]):
         pass
     assert not queues.smq.calls

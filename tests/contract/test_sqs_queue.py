@@ -83,7 +83,8 @@ def test_repeated_interruption_arrives_as_it_was_but_for_one_cluster(queues, clo
     url = queues.sqs.create_queue(QueueName="interrupt")["QueueUrl"]
     kind, reason = InterruptionKind.SPOT_INTERRUPTED, "EC2 Spot Instance Interruption Warning"
     where = {"cluster": "emea", "account": "123456789012", "region": "eu-west-1"}
-    interruption = Interruption(id="e1", reason=reason, time=clock.now(), kind=kind, instance_ids=("i-1", "i-2"), **where)  # fmt: skip
+    ids = ("i-1", "i-2")
+    interruption = Interruption(id="e1", reason=reason, time=clock.now(), kind=kind, instance_ids=ids, **where)
     queues.queue.send_interruptions(f"{ARN}interrupt", [interruption], 2)
 
     assert queues.triggers(url) == []
@@ -105,7 +106,7 @@ def test_message_arrives_in_its_steps_queue_as_a_trigger(queues, clock):
 
 
 def test_message_for_the_sweep_goes_to_the_requeue_queue(queues):
-    """The sweep function receives only from that queue. A requeue message has no instance ids, so interrupt gets none."""
+    """The sweep function receives only from it. A requeue message has no instance ids, so interrupt gets none."""
     queues.queue.send([a_message(step=Step.SWEEP)])
     assert [t.step for t in queues.triggers(queues.requeue_url)] == [Step.SWEEP]
     with pytest.raises(ConfigurationError):
@@ -115,8 +116,8 @@ def test_message_for_the_sweep_goes_to_the_requeue_queue(queues):
 def test_equal_messages_of_one_send_are_sent_once(queues):
     """A plan may contain the same requeue several times.
 
-    One of a later send is delivered: deduplication by content would drop it for five minutes, although the first may have
-    been received.
+    One of a later send is delivered: deduplication by content would drop it for five minutes, although the first may
+    have been received.
     """
     queues.queue.send([a_message(), a_message(), a_message(reason="another")])
     assert len(queues.received()) == 2

@@ -317,7 +317,7 @@ def test_event_has_a_rule_exactly_if_the_parser_finds_an_effect(created, path):
 
 
 def test_timer_has_a_payload_that_the_parser_understands(created):
-    """The sweep of each minute, which also starts the steps at the edges of windows. The simulation polls each queue."""
+    """The sweep of each minute, which also starts the steps at the edges of windows. Each queue has a stream."""
     (timer,) = created.timers.timers
     sweep = parse_trigger({"triggerTime": "2026-11-21T09:00:00Z", "triggerName": timer.name, "payload": timer.payload})
     assert timer.function.name == "journeyman-sweep"

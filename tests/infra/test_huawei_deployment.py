@@ -297,7 +297,7 @@ def test_timer_has_an_event_that_the_parser_understands():
 
 
 def test_interruption_reaches_the_function_and_is_repeated_until_it_is_a_dead_letter():
-    """CTS's trace starts the function; FunctionGraph repeats it three times. The next sweep does the work of a failed one."""
+    """CTS's trace starts the function; FunctionGraph repeats it three times. A failed sweep is left to the next one."""
     stage = Stage(failing)
     stage.account.events.publish("interruptServer", "server-1", "node-1", by_system=True)
     stage.account.events.publish("startServer", "server-1", "node-1")

@@ -221,7 +221,8 @@ def _interface_rules() -> Iterator[Rule]:
         return {"networkCardIndex": card, "deviceIndex": device, "interfaceType": type_}
 
     first = card(0, 0)
-    yield rule_of(kind, at)(good=([], None, [first], [first, card(0, 1, "efa-only")], [first, card(1, 1, "efa-only"), card(1, 0)], [first, *(card(n, 1) for n in range(149))]),
+    yield rule_of(kind, at)(
+        good=([], None, [first], [first, card(0, 1, "efa-only")], [first, card(1, 1, "efa-only"), card(1, 0)], [first, *(card(n, 1) for n in range(149))]),
         bad=(
             [card(0, 1)], [card(0, 0, "efa-only")], [first, first], [first, card(0, 0, "efa-only")], [first, card(1, 1, "efa-only"), card(1, 2, "efa-only")],
             [first, card(-1, 0)], [first, card(1, -1)], [first, card(1, 0, "efa")], [first, {}], [first, *(card(n, 1) for n in range(150))], [first, card("1", 0)], [first, card(2**31, 0)],

@@ -134,7 +134,8 @@ def template_rules(kind: str, spec: str) -> Iterator[Rule]:
     yield from taint_rules(kind, f"{spec}.taints")
     yield from with_few_values(taint_rules(kind, f"{spec}.startupTaints"))
     yield rule_of(kind, f"{spec}.startupTaints")(listed=([taint()],), because=Reported.TAINT_TWICE)
-    yield rule_of(kind, f"{spec}.nodeClassRef")(good=(NODE_CLASS_REF, {**NODE_CLASS_REF, "group": "example.com"}, {**NODE_CLASS_REF, "group": "g" * 254, "kind": "K" * 64, "name": "n" * 254}),
+    yield rule_of(kind, f"{spec}.nodeClassRef")(
+        good=(NODE_CLASS_REF, {**NODE_CLASS_REF, "group": "example.com"}, {**NODE_CLASS_REF, "group": "g" * 254, "kind": "K" * 64, "name": "n" * 254}),
         bad=(
             *({**NODE_CLASS_REF, "group": v} for v in ("", "a/b", None, 1)),
             *({**NODE_CLASS_REF, field: v} for field in ("kind", "name") for v in ("", None, 1)),
