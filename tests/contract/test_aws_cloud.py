@@ -289,7 +289,7 @@ def test_instance_types_have_prices_zones_and_capacity_types(aws, ready, read_ty
 # -- launching ------------------------------------------------------------------------------------------------------
 
 
-def test_launch_returns_the_claims_status_and_labels(launch, request_for, ready):
+def test_launch_returns_the_claims_status_and_labels(launch, request_for, ready, provider):
     """It returns labels, capacity, price and hash."""
     outcome = launch(request_for("full", "m5.large", "m5.xlarge", zones=("us-east-1b",)))
 
@@ -303,6 +303,7 @@ def test_launch_returns_the_claims_status_and_labels(launch, request_for, ready)
         "karpenter.k8s.aws/ec2nodeclass-hash-version": "v1",
         "karpenter.k8s.aws/instance-profile-name": ready["status"]["instanceProfile"],
     }
+    assert [(each.claim, each.image_id) for each in provider.list()] == [("full", outcome.instance.image_id)]
 
 
 class LateListing(InstanceProvider):
