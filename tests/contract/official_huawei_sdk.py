@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import ClassVar
 from urllib.parse import quote, urlsplit
 
+import pytest
 from huaweicloudsdkcore.auth.credentials import BasicCredentials, GlobalCredentials
 from huaweicloudsdkcore.client import Client, ClientBuilder
 from huaweicloudsdkcore.exceptions.exception_handler import ExceptionHandler
@@ -167,3 +168,11 @@ def project_call(cce, service, operation, path, version="v1", method="GET", body
     """Return a request about a project of the account."""
     whole = f"/{version}/{cce.project_id}/{path}"
     return RestCall(service=service, operation=operation, method=method, path=whole, query=query, body=body)
+
+
+def refused(call, *arguments, **parameters):
+    """Return the code and status of the error of a call."""
+    with pytest.raises(RestApiError) as caught:
+        call(*arguments, **parameters)
+    assert caught.value.message
+    return caught.value.code, caught.value.status

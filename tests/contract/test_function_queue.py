@@ -19,9 +19,9 @@ from journeyman.errors import (
 )
 from journeyman.events import parse_trigger
 from journeyman.ports import Interruption, Message, ReceivedMessage, RequeueDue
-from journeyman.signing import Credentials
 from journeyman_simulator.huawei_account.huawei_account import DOMAIN_ID, PROJECT_ID, HuaweiAccount
 from journeyman_simulator.huawei_account.rest_server import serving
+from tests.helpers.access_keys import credentials_of
 
 STEPS = (Step.PROVISION, Step.TERMINATE, Step.CONSOLIDATE, Step.INTERRUPT, Step.SWEEP)
 PREFIX = f"urn:fss:cn-north-4:{PROJECT_ID}:function:default:journeyman-"
@@ -57,9 +57,13 @@ class DeployedFunctions:
 
     def bodies(self, function):
         """Return the events of the function's invocations so far, and forget them."""
-        found = [body for _, body in self.invocations[f"{PREFIX}{getattr(function, 'value', function)}"]]
-        self.invocations[f"{PREFIX}{getattr(function, 'value', function)}"].clear()
+        invocations = self.invocations[f"{PREFIX}{getattr(function, 'value', function)}"]
+        found = [body for _, body in invocations]
+        invocations.clear()
         return found
+
+    def times(self, step):
+        return [time for time, _ in self.invocations[f"{PREFIX}{step.value}"]]
 
     def triggers(self, step):
         return [parse_trigger(body) for body in self.bodies(step)]
@@ -81,18 +85,10 @@ def functions(request, clock):
     if request.param == "in process":
         yield DeployedFunctions(account, clock, account.rest_api())
         return
-    key = account.access_key
-    credentials = Credentials(access_key_id=key.id, access_key_secret=key.secret, security_token=key.security_token)
     with serving(account) as url:
-        api = SdkRestApi(
-            "cn-north-4",
-            PROJECT_ID,
-            DOMAIN_ID,
-            clock,
-            lambda: credentials,
-            endpoint=lambda _service, _region: url,
-            pause=lambda _seconds: None,
-        )
+        options = {"endpoint": lambda _service, _region: url, "pause": lambda _seconds: None}
+        credentials = credentials_of(account.access_key)
+        api = SdkRestApi("cn-north-4", PROJECT_ID, DOMAIN_ID, clock, lambda: credentials, **options)
         yield DeployedFunctions(account, clock, api, attempts=3)
 
 
@@ -105,7 +101,7 @@ def received(body, *, receives=1, step=Step.PROVISION, id_="m1"):
 
 
 def test_message_invokes_its_steps_function(functions):
-    """The run parses it; the sweep has a function of its own."""
+    """The run parses it; the sweep has a function of its own. A requeue message has no instance ids for interrupt."""
     functions.queue.send([a_message(), a_message("prod", Step.TERMINATE, "drain é"), a_message(step=Step.SWEEP)])
 
     (trigger,) = functions.triggers(Step.TERMINATE)
@@ -113,46 +109,34 @@ def test_message_invokes_its_steps_function(functions):
     assert [t.cluster for t in functions.triggers(Step.PROVISION)] == ["dev"]
     assert [t.step for t in functions.triggers(Step.SWEEP)] == [Step.SWEEP]
     assert functions.bodies("delay") == []
+    with pytest.raises(ConfigurationError):
+        functions.queue.send([a_message(step=Step.INTERRUPT)])
 
 
 def test_equal_messages_of_one_send_are_one_invocation(functions):
     """A plan may contain the same requeue several times."""
     functions.queue.send([a_message(), a_message(), a_message(reason="another")])
-
     assert len(functions.bodies(Step.PROVISION)) == 2
-
-
-def test_message_for_interrupt_is_refused(functions):
-    """A requeue message has no instance ids."""
-    with pytest.raises(ConfigurationError):
-        functions.queue.send([a_message(step=Step.INTERRUPT)])
 
 
 def test_message_waits_in_a_function_until_it_is_due(functions, clock):
     """Messages of one send wait in one invocation; an overdue one does not wait."""
     start = clock.now()
-    functions.queue.send(
-        [
-            a_message("third", at=start + timedelta(seconds=60)),
-            a_message("second", Step.TERMINATE, at=start + timedelta(seconds=2.5)),
-            a_message("overdue", at=start - timedelta(hours=1)),
-        ]
-    )
+    third, second, overdue = (start + timedelta(seconds=seconds) for seconds in (60, 2.5, -3600))
+    late = a_message("second", Step.TERMINATE, at=second)
+    functions.queue.send([a_message("third", at=third), late, a_message("overdue", at=overdue)])
     assert [t.cluster for t in functions.triggers(Step.PROVISION)] == ["overdue"]
     (event,) = functions.bodies("delay")
     assert functions.run_delay(event) == 0
 
-    ((terminated_at, _),) = functions.invocations[f"{PREFIX}terminate"]
-    ((provisioned_at, body),) = functions.invocations[f"{PREFIX}provision"]
-    assert terminated_at == start + timedelta(seconds=2.5)
-    assert provisioned_at == start + timedelta(seconds=60) == parse_trigger(body).at
-    assert parse_trigger(body).cluster == "third"
+    assert functions.times(Step.TERMINATE) == [second]
+    assert functions.times(Step.PROVISION) == [third]
+    assert [(t.cluster, t.at) for t in functions.triggers(Step.PROVISION)] == [("third", third)]
 
 
 def test_message_due_after_the_next_sweep_is_left_to_the_sweep(functions, clock):
     """The custom resources say what is due; the log says that nothing was sent."""
     functions.queue.send([a_message(at=clock.now() + timedelta(seconds=61))])
-
     assert not any(functions.invocations.values())
     ((level, text, fields),) = functions.lines
     assert (level, fields["cluster"]) == ("debug", "dev")
@@ -169,8 +153,7 @@ def test_function_without_enough_time_hands_its_messages_on(functions, clock):
     assert [t.cluster for t in functions.triggers(Step.PROVISION)] == ["b"]
     assert clock.now() == start + timedelta(seconds=25)
     functions.run_delays()
-    ((at, _),) = functions.invocations[f"{PREFIX}provision"]
-    assert at == start + timedelta(seconds=40)
+    assert functions.times(Step.PROVISION) == [start + timedelta(seconds=40)]
 
 
 def test_late_function_sends_what_is_due_even_without_time(functions, clock):
@@ -178,10 +161,8 @@ def test_late_function_sends_what_is_due_even_without_time(functions, clock):
     functions.queue.send([a_message(at=clock.now() + timedelta(seconds=5))])
     (event,) = functions.bodies("delay")
     clock.advance(300)
-
     assert functions.run_delay(event, seconds=1) == 0
-    assert len(functions.bodies(Step.PROVISION)) == 1
-    assert functions.pauses == []
+    assert (len(functions.bodies(Step.PROVISION)), functions.pauses) == (1, [])
 
 
 def test_delayed_message_that_is_refused_is_kept_and_delays_no_other(functions, clock):
@@ -204,13 +185,14 @@ def test_delayed_message_that_is_refused_is_kept_and_delays_no_other(functions, 
     assert len(functions.bodies(Step.TERMINATE)) == 1
 
 
-def test_delayed_messages_are_divided_among_invocations_by_size(functions, clock):
-    """An invocation has 256 KB; a message that would not fit beside the rest of the event goes without delay."""
-    large = "x" * (LARGEST_BODY_BYTES - 500)
-    functions.queue.retry(
-        {received({"id": str(n), "text": "x" * 100_000}, id_=str(n)): 2 for n in range(5)}
-        | {received({"id": "large", "text": large}, id_="large"): 2}
-    )
+def test_delayed_messages_are_divided_among_invocations_by_size(functions):
+    """An invocation has 256 KB; a message that would not fit beside the rest of the event goes without delay.
+
+    Of many small messages, what JSON needs between them counts, too.
+    """
+    large = received({"id": "large", "text": "x" * (LARGEST_BODY_BYTES - 500)}, id_="large")
+    five = [received({"id": str(n), "text": "x" * 100_000}, id_=str(n)) for n in range(5)]
+    functions.queue.retry(dict.fromkeys([*five, large], 2))
 
     assert [body["id"] for body in functions.bodies(Step.PROVISION)] == ["large"]
     events = functions.bodies("delay")
@@ -219,49 +201,32 @@ def test_delayed_messages_are_divided_among_invocations_by_size(functions, clock
         functions.run_delay(event)
     assert sorted(body["id"] for body in functions.bodies(Step.PROVISION)) == ["0", "1", "2", "3", "4"]
 
-
-def test_many_small_delayed_messages_fit_into_their_invocations(functions):
-    """What JSON needs between them counts, too."""
     functions.queue.retry({received({}, id_=str(n)): 2 for n in range(6000)})
-
     events = functions.bodies("delay")
     assert sum(len(event["messages"]) for event in events) == 6000
     assert 1 < len(events) < 4
 
 
 def test_message_of_the_largest_size_is_sent(functions):
-    """One byte more is refused."""
+    """FunctionGraph refuses one byte more, and the function raises the error. Other messages are sent."""
     left = LARGEST_BODY_BYTES - len('{"text":"","receives":1}')
     functions.queue.retry({received({"text": "x" * left}): 2})
     assert len(functions.bodies(Step.PROVISION)) == 1
-
     with pytest.raises(CloudProviderError, match=str(LARGEST_BODY_BYTES + 1)):
         functions.queue.retry({received({"text": "x" * (left + 1)}): 2})
 
-
-def test_message_that_is_too_large_is_refused_and_delays_no_other(functions):
-    """FunctionGraph refuses it; the function raises the error."""
     huge = received({"id": "huge", "text": "é" * LARGEST_BODY_BYTES}, id_="huge")
-
     with pytest.raises(CloudProviderError, match=str(LARGEST_BODY_BYTES)):
         functions.queue.retry({huge: 1, received({"id": "small"}): 1})
-
-    (event,) = functions.bodies("delay")
-    assert len(event["messages"]) == 1
+    assert [len(event["messages"]) for event in functions.bodies("delay")] == [1]
 
 
 def test_repeated_interruption_arrives_as_it_was_but_for_one_cluster(functions, clock):
     """An event of several clusters is repeated for one that failed; it is delivered after the delay."""
-    interruption = Interruption(
-        id="t1",
-        cluster="emea",
-        reason="ECS:server:interruptServer",
-        time=clock.now(),
-        kind=InterruptionKind.SPOT_INTERRUPTED,
-        instance_ids=("0f5b6a7c-9d8e-4f10-a1b2-c3d4e5f60718",),
-        account=DOMAIN_ID,
-        region="cn-north-4",
-    )
+    kind, reason = InterruptionKind.SPOT_INTERRUPTED, "ECS:server:interruptServer"
+    where = {"cluster": "emea", "account": DOMAIN_ID, "region": "cn-north-4"}
+    ids = ("0f5b6a7c-9d8e-4f10-a1b2-c3d4e5f60718",)
+    interruption = Interruption(id="t1", reason=reason, time=clock.now(), kind=kind, instance_ids=ids, **where)
     functions.queue.send_interruptions("interrupt", [interruption], 2)
 
     assert functions.bodies(Step.INTERRUPT) == []
@@ -286,11 +251,9 @@ def test_retried_message_is_sent_again_with_its_receives(functions):
 
 def test_message_whose_receives_are_used_up_is_raised(functions):
     """FunctionGraph then stores it; another message of the same retry is sent again."""
+    old, new = (received({"id": id_}, receives=n, id_=id_) for id_, n in (("old", 5), ("new", 4)))
     with pytest.raises(CloudProviderError, match="old for provision failed 5 times") as caught:
-        functions.queue.retry(
-            {received({"id": "old"}, receives=5, id_="old"): 4, received({"id": "new"}, receives=4, id_="new"): 4}
-        )
-
+        functions.queue.retry({old: 4, new: 4})
     assert not caught.value.retryable
     functions.run_delays()
     assert functions.bodies(Step.PROVISION) == [{"id": "new", "receives": 4}]
@@ -300,7 +263,6 @@ def test_dead_letters_are_left_to_functiongraph(functions):
     """The function's error sends them."""
     with functions.queue.hold([received({})]):
         assert functions.queue.send_to_dead_letters([received({})]) is False
-
     assert not any(functions.invocations.values())
 
 
@@ -332,21 +294,21 @@ def test_functiongraphs_errors_are_translated(functions, code, kind):
 def test_unauthorized_function_names_the_permission(functions):
     """Policies grant the action on functions."""
     functions.account.deny("functiongraph:function:invokeAsync")
-
     with pytest.raises(ConfigurationError) as caught:
         functions.queue.send([a_message()])
-
     assert f"grant functiongraph:function:invokeAsync on {PREFIX}provision" in caught.value.context["to_do"]
 
 
-def test_missing_function_is_a_wrong_setting(functions):
-    """The error names the function and the remedy."""
+def test_missing_function_is_a_wrong_setting(functions, clock):
+    """The error names the function and the remedy. One of a step without a function comes before the message waits."""
     del functions.invocations[f"{PREFIX}provision"]
-
     with pytest.raises(ConfigurationError, match=f"no function {PREFIX}provision") as caught:
         functions.queue.send([a_message()])
-
     assert "JOURNEYMAN_FUNCTION_URN_PREFIX" in caught.value.context["to_do"]
+
+    queue = FunctionQueue(lambda _call: None, clock, project_id="p", functions={}, delay_function="d")
+    with pytest.raises(ConfigurationError, match="no function is configured for terminate"):
+        queue.send([a_message(step=Step.TERMINATE, at=clock.now() + timedelta(seconds=9))])
 
 
 def test_request_without_answer_is_sent_three_times(functions):
@@ -361,28 +323,25 @@ def test_request_without_answer_is_sent_three_times(functions):
     assert len(functions.bodies(Step.PROVISION)) == 3
 
 
-def test_step_without_a_function_is_a_wrong_setting(clock):
-    """The error comes before the message waits."""
-    queue = FunctionQueue(lambda _call: None, clock, project_id="p", functions={}, delay_function="d")
-
-    with pytest.raises(ConfigurationError, match="no function is configured for terminate"):
-        queue.send([a_message(step=Step.TERMINATE, at=clock.now() + timedelta(seconds=9))])
+WAITING = {"at": "2026-11-21T09:00:00Z", "function": "provision", "body": "{}"}
 
 
 @pytest.mark.parametrize(
-    ("event", "names"),
+    ("changes", "named"),
     [
-        ({"version": "1", "source": "requeue", "messages": []}, "source"),
-        ({"version": "1", "source": "delay"}, "messages"),
-        ({"version": "1", "source": "delay", "messages": [{"at": "2026-11-21T09:00:00", "function": "provision", "body": "{}"}]}, "at"),
-        ({"version": "1", "source": "delay", "messages": [{"at": "2026-11-21T09:00:00Z", "function": "cook", "body": "{}"}]}, "function"),
-        ("text", "object"),
+        ({"source": "requeue"}, "source"),
+        ({"messages": None}, "messages"),
+        ({"messages": [{**WAITING, "at": "2026-11-21T09:00:00"}]}, "at"),
+        ({"messages": [{**WAITING, "function": "cook"}]}, "function"),
+        (None, "object"),
     ],
-)  # fmt: skip
-def test_malformed_event_of_the_function_delay_names_the_field(functions, event, names):
+)
+def test_malformed_event_of_the_function_delay_names_the_field(functions, changes, named):
     """It becomes a dead letter of that function."""
-    with pytest.raises(MalformedEventError, match=names):
-        functions.run_delay(event)
+    event = {"version": "1", "source": "delay", "messages": [], **(changes or {})}
+    event = {key: value for key, value in event.items() if value is not None}
+    with pytest.raises(MalformedEventError, match=named):
+        functions.run_delay("text" if changes is None else event)
 
 
 def test_delayed_body_that_is_no_json_delays_no_other(functions, clock):

@@ -205,7 +205,6 @@ def test_nominated_node_is_preferred_to_one_with_a_higher_score(cluster):
     cluster.add_pod("nominated", schedulingGates=[{"name": "later"}])
     cluster.nominate("nominated", small)
     cluster.store.patch(POD, f"{cluster.name}-nominated", {"spec": {"schedulingGates": []}}, namespace="default")
-
     cluster.side.until(lambda: cluster.is_on("nominated", small))
     assert cluster.pod("nominated").status.nominated_node_name == ""
 
@@ -231,7 +230,6 @@ def test_pods_with_higher_priority_ignore_nominations(cluster):
     cluster.add_pod("nominated", cpu="2", schedulingGates=[{"name": "later"}])
     cluster.nominate("nominated", node)
     cluster.add_pod("important", cpu="2", priorityClassName="important", priority=1000)
-
     cluster.side.until(lambda: cluster.is_on("important", node))
 
 
@@ -284,7 +282,6 @@ def test_pod_whose_growth_is_deferred_has_its_resources_reserved(cluster):
     cluster.add_pod("resized", cpu="3")
     cluster.side.until(lambda: cluster.is_on("resized", node))
     cluster.report("resized", "1", reason="Deferred")
-
     cluster.add_pod("next", cpu="2")
     cluster.side.until(lambda: cluster.is_unschedulable("next"))
 
@@ -295,6 +292,5 @@ def test_pod_whose_growth_is_infeasible_counts_with_what_it_has(cluster):
     cluster.add_pod("resized", cpu="3")
     cluster.side.until(lambda: cluster.is_on("resized", node))
     cluster.report("resized", "1", reason="Infeasible")
-
     cluster.add_pod("next", cpu="2")
     cluster.side.until(lambda: cluster.is_on("next", node))

@@ -118,7 +118,6 @@ def namespaces(store):
 def test_cluster_accepts_the_issued_certificate(deployment, name):
     """The cloud verifies the signature, the API server the client certificate, and the client the server's."""
     _, store = deployment.connect(name)
-
     assert "kube-system" in namespaces(store)
 
 
@@ -129,7 +128,6 @@ def test_expired_certificate_is_replaced(deployment, name):
     _, store = deployment.connect(name)
     with pytest.raises((ForbiddenError, ConfigurationError)):
         namespaces(store)
-
     _, store = deployment.connect(name)
     assert "kube-system" in namespaces(store)
 
@@ -194,7 +192,6 @@ def test_eks_cluster_accepts_a_role_with_an_access_entry(deployment):
     deployment.accounts.entries[own] = ["system:masters"]
     connection, store = deployment.connect("frankfurt")
     deployment.accept_token(connection, "frankfurt")
-
     assert "kube-system" in namespaces(store)
 
 
@@ -204,7 +201,6 @@ def test_cluster_of_another_account_and_region_is_reached_with_its_role(deployme
     deployment.accounts.entries[role] = ["system:masters"]
     connection, store = deployment.connect("ohio")
     deployment.accept_token(connection, "ohio")
-
     assert "kube-system" in namespaces(store)
 
 

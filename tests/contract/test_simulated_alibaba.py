@@ -13,6 +13,7 @@ from journeyman.errors import ConfigurationError
 from journeyman_simulator.alibaba_account import AlibabaAccount
 from journeyman_simulator.alibaba_account.ecs_types import SMALL_SELECTION, all_instance_types
 from journeyman_simulator.cloud_rules.service_errors import NotSimulatedError
+from tests.helpers.small_clusters import table
 
 H, J, K = "cn-hangzhou-h", "cn-hangzhou-j", "cn-hangzhou-k"
 USER_DATA = base64.b64encode(b"#!/bin/bash\n").decode()
@@ -54,6 +55,20 @@ def run_instances(ecs, ack):
 def launch(run_instances):
     """Return a function that launches one instance, and returns its id."""
     return lambda **more: run_instances(**more)["InstanceIdSets"]["InstanceIdSet"][0]
+
+
+@pytest.fixture
+def delete(ecs):
+    """Return a function that calls DeleteInstances."""
+    return lambda *ids, **more: ecs("DeleteInstances", InstanceId=list(ids), **more)
+
+
+@pytest.fixture
+def published(alibaba):
+    """Return the events of the account, as they are published."""
+    events = []
+    alibaba.bus.subscribers.append(events.append)
+    return events
 
 
 @pytest.fixture
@@ -101,10 +116,10 @@ def described(ecs):
     return lambda **more: ecs("DescribeInstances", **{"MaxResults": 100, **more})["Instances"]["Instance"]
 
 
-def refused(call, **parameters):
+def refused(call, *given, **parameters):
     """Return the code and status of the error of a call."""
     with pytest.raises(OpenApiError) as caught:
-        call(**parameters)
+        call(*given, **parameters)
     return caught.value.code, caught.value.status
 
 
@@ -131,62 +146,42 @@ def test_pay_as_you_go_launches_the_cheapest_configuration(provision, described)
 
 def test_prioritized_launches_the_lowest_priority_number_first(provision):
     """Spot targets ignore the priority."""
+    types = ["ecs.c7.large", "ecs.g7.xlarge"]
     priorities = {"ecs.c7.large": {"Priority": 9}, "ecs.g7.xlarge": {"Priority": 0}}
-
-    on_demand = provision(
-        ["ecs.c7.large", "ecs.g7.xlarge"], configs=priorities, PayAsYouGoAllocationStrategy="prioritized"
-    )
-    spot = provision(["ecs.c7.large", "ecs.g7.xlarge"], configs=priorities, capacity="Spot")
-
+    on_demand = provision(types, configs=priorities, PayAsYouGoAllocationStrategy="prioritized")
     assert outcome(on_demand) == [("ecs.g7.xlarge", 1, "")]
-    assert outcome(spot) == [("ecs.c7.large", 1, "")]
+    assert outcome(provision(types, configs=priorities, capacity="Spot")) == [("ecs.c7.large", 1, "")]
 
 
 def test_group_answers_with_failures_before_a_success(alibaba, clock, provision):
-    """A pool without stock, a full vSwitch and an unsold type are results, and the group goes on."""
+    """A pool without stock is a result, and the group goes on."""
+    types = ["ecs.c7.large", "ecs.g7.large"]
     alibaba.out_of_stock("ecs.c7.large", H, "on-demand", clock.now() + timedelta(minutes=3))
-
-    results = provision(["ecs.c7.large", "ecs.g7.large"])
+    assert outcome(provision(types)) == [("ecs.c7.large", 0, "NoInstanceStock"), ("ecs.g7.large", 1, "")]
     clock.advance(180)
-    later = provision(["ecs.c7.large", "ecs.g7.large"])
-
-    assert outcome(results) == [("ecs.c7.large", 0, "NoInstanceStock"), ("ecs.g7.large", 1, "")]
-    assert outcome(later) == [("ecs.c7.large", 1, "")]
+    assert outcome(provision(types)) == [("ecs.c7.large", 1, "")]
 
 
 def test_group_without_any_stock_answers_with_failures_only(alibaba, ack, provision, described):
-    """The status is 200, and nothing is launched."""
+    """The status is 200, and nothing is launched. With less stock than MinTargetCapacity the call fails."""
     alibaba.set_free_addresses(ack.vswitches[H], 0)
     alibaba.set_stock("ecs.g7.large", J, "on-demand", category="WithoutStock")
+    alibaba.set_stock("ecs.g7.large", K, "on-demand", instances=1)
 
-    results = provision(["ecs.g7.large"], zones=(H, J))
-
-    assert outcome(results) == [
+    assert outcome(provision(["ecs.g7.large"], zones=(H, J))) == [
         ("ecs.g7.large", 0, "QuotaExceeded.PrivateIpAddress"),
         ("ecs.g7.large", 0, "NoInstanceStock"),
     ]
+    too_many = {"types": ["ecs.g7.large"], "zones": (K,), "amount": 2, "MinTargetCapacity": "2"}
+    assert refused(provision, **too_many) == ("OperationDenied.NoStock", 403)
     assert described() == []
 
 
 def test_group_takes_what_a_small_stock_has_and_goes_on(alibaba, provision):
     """Two of three instances come from the cheaper pool."""
     alibaba.set_stock("ecs.c7.large", H, "on-demand", instances=2)
-
-    assert outcome(provision(["ecs.c7.large", "ecs.g7.large"], amount=3)) == [
-        ("ecs.c7.large", 2, ""),
-        ("ecs.g7.large", 1, ""),
-    ]
-
-
-def test_min_target_capacity_launches_all_or_nothing(alibaba, provision, described):
-    """With less stock the call fails."""
-    alibaba.set_stock("ecs.g7.large", H, "on-demand", instances=1)
-
-    assert refused(provision, types=["ecs.g7.large"], amount=2, MinTargetCapacity="2") == (
-        "OperationDenied.NoStock",
-        403,
-    )
-    assert described() == []
+    launched = provision(["ecs.c7.large", "ecs.g7.large"], amount=3)
+    assert outcome(launched) == [("ecs.c7.large", 2, ""), ("ecs.g7.large", 1, "")]
 
 
 def test_spot_group_launches_the_cheapest_pool_below_its_max_price(alibaba, provision, described):
@@ -205,21 +200,17 @@ def test_spot_group_launches_the_cheapest_pool_below_its_max_price(alibaba, prov
 
 def test_each_configuration_boots_an_image_of_its_architecture(ack, provision, described):
     """An image of another architecture does not support the type."""
+    types = ["ecs.c8y.large", "ecs.g7.large"]
     arm = {"ecs.c8y.large": {"ImageId": ack.images["AliyunLinux3Arm64"]}}
-
-    (failed, launched) = provision(["ecs.c8y.large", "ecs.g7.large"])
-    (right,) = provision(["ecs.c8y.large", "ecs.g7.large"], configs=arm)
-
-    assert failed["ErrorCode"] == "ImageNotSupportInstanceType"
-    assert launched["InstanceType"] == "ecs.g7.large"
-    assert right["InstanceType"] == "ecs.c8y.large"
+    wrong = provision(types)
+    assert outcome(wrong) == [("ecs.c8y.large", 0, "ImageNotSupportInstanceType"), ("ecs.g7.large", 1, "")]
+    assert outcome(provision(types, configs=arm)) == [("ecs.c8y.large", 1, "")]
     assert described()[1]["ImageId"] == ack.images["AliyunLinux3Arm64"]
 
 
 def test_group_of_the_default_type_is_not_simulated(alibaba, ack):
     """Such a group launches again on its own, so a request without `instant` is a mistake."""
     parameters = {"RegionId": "cn-hangzhou", "TotalTargetCapacity": "1"}
-
     with pytest.raises(NotSimulatedError, match="send instant"):
         alibaba.open_api()(ApiCall(service=ECS, action="CreateAutoProvisioningGroup", parameters=parameters))
 
@@ -227,34 +218,31 @@ def test_group_of_the_default_type_is_not_simulated(alibaba, ack):
 # --- RunInstances ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ({"InstanceType": "ecs.none.large"}, ("InvalidInstanceType.ValueNotSupported", 400)),
-        ({"ImageId": "m-none"}, ("InvalidImageId.NotFound", 404)),
-        ({"VSwitchId": "vsw-none"}, ("InvalidVSwitchId.NotFound", 404)),
-        ({"SecurityGroupIds": ["sg-none"]}, ("InvalidSecurityGroupId.NotFound", 404)),
-        ({"RamRoleName": "none"}, ("InvalidRamRole.NotFound", 404)),
-        ({"KeyPairName": "none"}, ("InvalidKeyPairName.NotFound", 404)),
-        ({"UserData": "***"}, ("InvalidUserData.Base64FormatInvalid", 400)),
-        ({"UserData": base64.b64encode(b"x" * 32769).decode()}, ("InvalidUserData.SizeExceeded", 400)),
-        ({"SystemDisk": {"Category": "cloud_ssd", "Size": "40"}}, ("InvalidDiskCategory.NotSupported", 403)),
-        ({"SystemDisk": {"Size": "5"}}, ("InvalidSystemDiskSize.ValueNotSupported", 400)),
-        ({"SpotStrategy": "SpotWithPriceLimit"}, ("MissingParameter", 400)),
-        (
-            {"SpotStrategy": "SpotWithPriceLimit", "SpotPriceLimit": 0.001},
-            ("InvalidSpotPriceLimit.LowerThanPublicPrice", 400),
-        ),
-        ({"SpotStrategy": "SpotWithPriceLimit", "SpotPriceLimit": 0.1234}, ("InvalidParameter", 400)),
-        ({"Amount": 101}, ("InvalidParameter", 400)),
-        ({"SecurityGroupId": "sg-1"}, ("InvalidParameter", 400)),
-        ({"Tag": [{"Key": "acs:x", "Value": "1"}]}, ("InvalidParameter", 400)),
-        ({"Tag": [{"Key": f"k{n}", "Value": "1"} for n in range(21)]}, ("InvalidParameter", 400)),
-        ({"ClientToken": "x" * 65}, ("InvalidParameter", 400)),
-        ({"DryRun": True}, ("DryRunOperation", 400)),
-    ],
-    ids=lambda value: str(value)[:40],
-)
+BAD, LIMIT = ("InvalidParameter", 400), {"SpotStrategy": "SpotWithPriceLimit"}
+
+
+@table(
+    "given", "expected",
+    unknown_type=({"InstanceType": "ecs.none.large"}, ("InvalidInstanceType.ValueNotSupported", 400)),
+    unknown_image=({"ImageId": "m-none"}, ("InvalidImageId.NotFound", 404)),
+    unknown_vswitch=({"VSwitchId": "vsw-none"}, ("InvalidVSwitchId.NotFound", 404)),
+    unknown_group=({"SecurityGroupIds": ["sg-none"]}, ("InvalidSecurityGroupId.NotFound", 404)),
+    unknown_role=({"RamRoleName": "none"}, ("InvalidRamRole.NotFound", 404)),
+    unknown_key_pair=({"KeyPairName": "none"}, ("InvalidKeyPairName.NotFound", 404)),
+    user_data=({"UserData": "***"}, ("InvalidUserData.Base64FormatInvalid", 400)),
+    long_user_data=({"UserData": base64.b64encode(b"x" * 32769).decode()}, ("InvalidUserData.SizeExceeded", 400)),
+    disk=({"SystemDisk": {"Category": "cloud_ssd", "Size": "40"}}, ("InvalidDiskCategory.NotSupported", 403)),
+    disk_size=({"SystemDisk": {"Size": "5"}}, ("InvalidSystemDiskSize.ValueNotSupported", 400)),
+    no_limit=(LIMIT, ("MissingParameter", 400)),
+    low_limit=({**LIMIT, "SpotPriceLimit": 0.001}, ("InvalidSpotPriceLimit.LowerThanPublicPrice", 400)),
+    limit_of_four_decimals=({**LIMIT, "SpotPriceLimit": 0.1234}, BAD),
+    amount=({"Amount": 101}, BAD),
+    group_twice=({"SecurityGroupId": "sg-1"}, BAD),
+    reserved_tag=({"Tag": [{"Key": "acs:x", "Value": "1"}]}, BAD),
+    many_tags=({"Tag": [{"Key": f"k{n}", "Value": "1"} for n in range(21)]}, BAD),
+    long_token=({"ClientToken": "x" * 65}, BAD),
+    dry_run=({"DryRun": True}, ("DryRunOperation", 400)),
+)  # fmt: skip
 def test_run_instances_refuses(run_instances, described, given, expected):
     """Nothing is launched."""
     assert refused(run_instances, **given) == expected
@@ -264,7 +252,6 @@ def test_run_instances_refuses(run_instances, described, given, expected):
 def test_min_amount_takes_what_the_stock_has(alibaba, run_instances):
     """Without it RunInstances launches all or none."""
     alibaba.set_stock("ecs.g7.large", H, "on-demand", instances=3)
-
     assert refused(run_instances, Amount=5) == ("OperationDenied.NoStock", 403)
     assert len(run_instances(Amount=5, MinAmount=2)["InstanceIdSets"]["InstanceIdSet"]) == 3
 
@@ -273,39 +260,33 @@ def test_type_is_not_on_sale_in_a_zone_that_lacks_it(clock):
     """The other zones sell it."""
     account = AlibabaAccount(clock, types=SMALL_SELECTION, missing=[("ecs.g7.large", H)])
     ack, api = account.seed(), account.open_api()
+    given = {"RegionId": "cn-hangzhou", "InstanceType": "ecs.g7.large", "ImageId": ack.images["AliyunLinux3"]}
 
     def run(zone):
-        given = {
-            "InstanceType": "ecs.g7.large",
-            "VSwitchId": ack.vswitches[zone],
-            "SecurityGroupId": ack.security_group,
-        }
-        image = {"RegionId": "cn-hangzhou", "ImageId": ack.images["AliyunLinux3"]}
-        return api(ApiCall(service=ECS, action="RunInstances", parameters={**given, **image}))
+        where = {"VSwitchId": ack.vswitches[zone], "SecurityGroupId": ack.security_group}
+        return api(ApiCall(service=ECS, action="RunInstances", parameters={**given, **where}))
 
     assert refused(run, zone=H) == ("Zone.NotOnSale", 403)
     assert run(J)["InstanceIdSets"]["InstanceIdSet"]
 
 
-@pytest.mark.parametrize(
-    ("strategy", "capacity_type"), [("NoSpot", "on-demand"), ("SpotAsPriceGo", "spot")], ids=["on-demand", "spot"]
-)
-def test_quota_counts_the_vcpus_of_a_capacity_type(alibaba, run_instances, provision, strategy, capacity_type):
-    """A released instance no longer counts, and a group reports the quota in its results."""
+@table(
+    "strategy", "capacity_type", "capacity",
+    on_demand=("NoSpot", "on-demand", "PayAsYouGo"),
+    spot=("SpotAsPriceGo", "spot", "Spot"),
+)  # fmt: skip
+def test_quota_counts_the_vcpus_of_a_capacity_type(
+    alibaba, run_instances, provision, strategy, capacity_type, capacity
+):
+    """A group reports the quota in its results. Both actions fail for an account in arrears."""
     alibaba.set_vcpu_quota(4, capacity_type)
     run_instances(SpotStrategy=strategy, Amount=2)
 
     assert refused(run_instances, SpotStrategy=strategy) == ("QuotaExceed.ElasticQuota", 403)
-    capacity = "Spot" if capacity_type == "spot" else "PayAsYouGo"
     assert outcome(provision(["ecs.g7.large"], capacity=capacity))[0][2] == "QuotaExceed.ElasticQuota"
-
-
-def test_account_in_arrears_launches_nothing(alibaba, run_instances, provision):
-    """Both launching actions fail."""
     alibaba.in_arrears = True
-
-    assert refused(run_instances) == ("Account.Arrearage", 400)
-    assert refused(provision, types=["ecs.g7.large"]) == ("Account.Arrearage", 400)
+    assert refused(run_instances, SpotStrategy=strategy) == ("Account.Arrearage", 400)
+    assert refused(provision, types=["ecs.g7.large"], capacity=capacity) == ("Account.Arrearage", 400)
 
 
 # --- client tokens, lost answers, throttling ---------------------------------------------------------------------------
@@ -314,7 +295,6 @@ def test_account_in_arrears_launches_nothing(alibaba, run_instances, provision):
 def test_client_token_repeats_the_first_answer(run_instances, described):
     """Other parameters with the same token are a mistake."""
     first, second = run_instances(ClientToken="t-1"), run_instances(ClientToken="t-1")
-
     assert first["InstanceIdSets"] == second["InstanceIdSets"]
     assert len(described()) == 1
     assert refused(run_instances, ClientToken="t-1", Amount=2) == ("IdempotentParameterMismatch", 400)
@@ -323,20 +303,18 @@ def test_client_token_repeats_the_first_answer(run_instances, described):
 def test_client_token_repeats_a_failure_for_lack_of_stock(alibaba, clock, run_instances):
     """Only a new token succeeds once there is stock; other failures leave the token unused."""
     alibaba.out_of_stock("ecs.g7.large", H, "on-demand", clock.now() + timedelta(minutes=1))
-    refused(run_instances, ClientToken="t-1")
+    assert refused(run_instances, ClientToken="t-1") == ("OperationDenied.NoStock", 403)
     alibaba.fail_next("RunInstances", "ServiceUnavailable")
-    throttled = refused(run_instances, ClientToken="t-2")
+    assert refused(run_instances, ClientToken="t-2") == ("ServiceUnavailable", 503)
     clock.advance(61)
 
     assert refused(run_instances, ClientToken="t-1") == ("OperationDenied.NoStock", 403)
-    assert throttled == ("ServiceUnavailable", 503)
     assert run_instances(ClientToken="t-2")["InstanceIdSets"]["InstanceIdSet"]
 
 
 def test_lost_answer_has_its_effect(alibaba, provision, described):
     """The same token returns the launched instance."""
     alibaba.lose_next_answer("CreateAutoProvisioningGroup")
-
     assert refused(provision, types=["ecs.g7.large"], ClientToken="t-1") == ("", 0)
     (result,) = provision(["ecs.g7.large"], ClientToken="t-1")
     assert [instance["InstanceId"] for instance in described()] == result["InstanceIds"]["InstanceId"]
@@ -346,8 +324,7 @@ def test_requests_beyond_the_rate_are_throttled(alibaba, clock, ecs):
     """A minute later they succeed again."""
     alibaba.limit_rate("DescribeZones", per_minute=1)
     ecs("DescribeZones")
-
-    assert refused(ecs, action="DescribeZones") == ("Throttling.User", 400)
+    assert refused(ecs, "DescribeZones") == ("Throttling.User", 400)
     clock.advance(60)
     assert [zone["ZoneId"] for zone in ecs("DescribeZones")["Zones"]["Zone"]] == [H, J, K]
     assert alibaba.calls() == {"DescribeZones": 3}
@@ -356,46 +333,39 @@ def test_requests_beyond_the_rate_are_throttled(alibaba, clock, ecs):
 # --- states and deletion -----------------------------------------------------------------------------------------------
 
 
-def test_instance_starts_runs_and_is_released(clock, ecs, launch, described):
+def test_instance_starts_runs_and_is_released(clock, delete, launch, described):
     """It cannot be released while it starts, and vanishes afterwards."""
     instance = launch()
-    early = refused(ecs, action="DeleteInstances", InstanceId=[instance], Force=True)
-    states = [described()[0]["Status"]]
-    for seconds in (2, 4):
+    assert refused(delete, instance, Force=True) == ("IncorrectInstanceStatus.Initializing", 403)
+    for status, seconds in (("Pending", 2), ("Starting", 4), ("Running", 0)):
+        assert described()[0]["Status"] == status
         clock.advance(seconds)
-        states.append(described()[0]["Status"])
 
-    assert early == ("IncorrectInstanceStatus.Initializing", 403)
-    assert states == ["Pending", "Starting", "Running"]
-    assert refused(ecs, action="DeleteInstances", InstanceId=[instance]) == ("IncorrectInstanceStatus", 403)
-    assert refused(ecs, action="DeleteInstances", InstanceId=[instance], Force=True, DryRun=True)[0] == "DRYRUN.SUCCESS"
-    ecs("DeleteInstances", InstanceId=[instance], Force=True)
+    assert refused(delete, instance) == ("IncorrectInstanceStatus", 403)
+    assert refused(delete, instance, Force=True, DryRun=True)[0] == "DRYRUN.SUCCESS"
+    delete(instance, Force=True)
     assert described()[0]["Status"] == "Stopping"
-    ecs("DeleteInstances", InstanceId=[instance], Force=True)
+    delete(instance, Force=True)
     clock.advance(12)
     assert described() == []
-    assert refused(ecs, action="DeleteInstances", InstanceId=[instance], Force=True) == (
-        "InvalidInstanceId.NotFound",
-        404,
-    )
+    assert refused(delete, instance, Force=True) == ("InvalidInstanceId.NotFound", 404)
 
 
-def test_delete_instances_releases_all_or_none(alibaba, clock, ecs, launch, described):
+def test_delete_instances_releases_all_or_none(alibaba, clock, delete, launch, described):
     """A protected instance keeps the others."""
     protected, other = launch(DeletionProtection=True), launch()
     clock.advance(60)
 
-    code = refused(ecs, action="DeleteInstances", InstanceId=[other, protected], Force=True)
+    assert refused(delete, other, protected, Force=True) == ("InvalidOperation.DeletionProtection", 403)
+    assert {instance["Status"] for instance in described()} == {"Running"}
     alibaba.protect(protected, protected=False)
-    states = {instance["Status"] for instance in described()}
-    ecs("DeleteInstances", InstanceId=[other, protected], Force=True)
-
-    assert code == ("InvalidOperation.DeletionProtection", 403)
-    assert states == {"Running"}
+    delete(other, protected, Force=True)
     assert {instance["Status"] for instance in described()} == {"Stopping"}
 
 
-def test_stopped_instance_is_released_at_once_and_frees_its_address(alibaba, clock, ack, ecs, api, launch, described):
+def test_stopped_instance_is_released_at_once_and_frees_its_address(
+    alibaba, clock, ecs, api, delete, launch, described
+):
     """ForceStop=false shuts down the operating system, which takes longer."""
 
     def free():
@@ -411,64 +381,53 @@ def test_stopped_instance_is_released_at_once_and_frees_its_address(alibaba, clo
     assert free() == before - 2
 
     ecs("DeleteInstance", region=False, InstanceId=stopped)
-    ecs("DeleteInstances", InstanceId=[clean], Force=True, ForceStop=False)
+    delete(clean, Force=True, ForceStop=False)
     clock.advance(13)
-
     assert [instance["Status"] for instance in described()] == ["Stopping"]
     clock.advance(60)
-    assert described() == []
-    assert free() == before
+    assert (described(), free()) == ([], before)
 
 
 # --- Spot, events, maintenance -----------------------------------------------------------------------------------------
 
 
-def test_spot_reclaim_announces_locks_and_releases_the_instance(alibaba, clock, launch, described):
+def test_spot_reclaim_announces_locks_and_releases_the_instance(alibaba, clock, launch, described, published):
     """Only a Spot instance can be reclaimed."""
-    events = []
-    alibaba.bus.subscribers.append(events.append)
     spot, on_demand = launch(SpotStrategy="SpotAsPriceGo", SpotDuration=0), launch()
     clock.advance(60)
     described()
     alibaba.interrupt(spot)
     locked = {i["InstanceId"]: i["OperationLocks"]["LockReason"] for i in described()}
-    clock.advance(300)
-    stopping = {i["InstanceId"]: i["Status"] for i in described()}
-    clock.advance(12)
-
-    notice = next(event for event in events if event["type"] == "ecs:Instance:PreemptibleInstanceInterruption")
-    states = [e["data"]["state"] for e in events if e["data"].get("resourceId") == spot]
-    assert [instance["InstanceId"] for instance in described()] == [on_demand]
     assert locked == {spot: [{"LockReason": "Recycling"}], on_demand: []}
-    assert stopping == {spot: "Stopping", on_demand: "Running"}
+    clock.advance(300)
+    assert {i["InstanceId"]: i["Status"] for i in described()} == {spot: "Stopping", on_demand: "Running"}
+    states = [e["data"]["state"] for e in published if e["data"].get("resourceId") == spot]
+    assert states == ["Pending", "Starting", "Running", "Stopping"]
+    clock.advance(12)
+    assert [instance["InstanceId"] for instance in described()] == [on_demand]
+
+    notice = next(event for event in published if event["type"] == "ecs:Instance:PreemptibleInstanceInterruption")
     assert (notice["source"], notice["data"]) == ("acs.ecs", {"instanceId": spot, "action": "delete"})
     assert notice["subject"].endswith(f":instance/{spot}")
-    assert states == ["Pending", "Starting", "Running", "Stopping"]
     with pytest.raises(ConfigurationError):
         alibaba.interrupt(on_demand)
 
 
-def test_maintenance_is_listed_and_published(alibaba, clock, ecs, launch):
+def test_maintenance_is_listed_and_published(alibaba, clock, ecs, launch, published):
     """It is Scheduled, and Executed after its time."""
-    events = []
-    alibaba.bus.subscribers.append(events.append)
-    instance = launch()
-    event_id = alibaba.schedule_maintenance(instance, "SystemMaintenance.Redeploy", timedelta(hours=1))
+    kind = "SystemMaintenance.Redeploy"
+    event_id = alibaba.schedule_maintenance(launch(), kind, timedelta(hours=1))
+    asked = {"InstanceEventType": [kind], "NotBefore": {"Start": "2026-11-02T08:00:00Z"}}
 
     def listed(status):
-        found = ecs(
-            "DescribeInstanceHistoryEvents",
-            InstanceEventType=["SystemMaintenance.Redeploy"],
-            InstanceEventCycleStatus=[status],
-            NotBefore={"Start": "2026-11-02T08:00:00Z"},
-        )
+        found = ecs("DescribeInstanceHistoryEvents", InstanceEventCycleStatus=[status], **asked)
         return [row["EventId"] for row in found["InstanceSystemEventSet"]["InstanceSystemEventType"]]
 
     assert listed("Scheduled") == [event_id]
     clock.advance(3600)
     assert (listed("Scheduled"), listed("Executed")) == ([], [event_id])
-    published = [e["data"]["eventStatus"] for e in events if e["type"] == "ecs:Instance:SystemMaintenance.Redeploy"]
-    assert published == ["Scheduled", "Executing", "Executed"]
+    statuses = [e["data"]["eventStatus"] for e in published if e["type"] == f"ecs:Instance:{kind}"]
+    assert statuses == ["Scheduled", "Executing", "Executed"]
 
 
 # --- reads -------------------------------------------------------------------------------------------------------------
@@ -478,35 +437,30 @@ def test_describe_instances_pages_by_token_and_filters(ecs, ack, run_instances, 
     """MaxResults below 10 counts as 10, unknown ids and an empty list of ids find nothing."""
     run_instances(Amount=24, Tag=[{"Key": "a", "Value": "b"}])
     other = launch(Tag=[{"Key": "a", "Value": "c"}], VSwitchId=ack.vswitches[J])
-    found, token = [], ""
-    sizes = []
-    while True:
-        page = ecs("DescribeInstances", MaxResults=5, **({"NextToken": token} if token else {}))
-        sizes.append(len(page["Instances"]["Instance"]))
-        found += [instance["InstanceId"] for instance in page["Instances"]["Instance"]]
-        token = page["NextToken"]
-        if not token:
-            break
+    pages, token = [], {}
+    while not pages or token["NextToken"]:
+        answer = ecs("DescribeInstances", MaxResults=5, **token)
+        pages.append([instance["InstanceId"] for instance in answer["Instances"]["Instance"]])
+        token = {"NextToken": answer["NextToken"]}
 
-    assert sizes == [10, 10, 5]
-    assert len(set(found)) == 25
+    assert [len(page) for page in pages] == [10, 10, 5]
+    assert len({instance for page in pages for instance in page}) == 25
     assert len(described(Tag=[{"Key": "a", "Value": "b"}])) == 24
     assert len(described(Tag=[{"Key": "a"}])) == 25
     assert [i["InstanceId"] for i in described(ZoneId=J)] == [other]
     assert described(InstanceIds='["i-none"]') == described(InstanceIds="[]") == described(Status="Stopped") == []
-    assert refused(ecs, action="DescribeInstances", NextToken="x") == ("InvalidParameter", 400)
+    assert refused(ecs, "DescribeInstances", NextToken="x") == ("InvalidParameter", 400)
 
 
 def test_describe_instances_without_permission_is_empty(alibaba, ecs, launch, described):
     """Only a dry run reveals the missing permission; other actions are forbidden."""
     launch()
-    allowed = refused(ecs, action="DescribeInstances", DryRun=True)
+    assert refused(ecs, "DescribeInstances", DryRun=True) == ("DryRunOperation", 400)
     alibaba.deny("ecs:DescribeInstances", "ecs:DescribeZones")
 
     assert described() == []
-    assert allowed == ("DryRunOperation", 400)
-    assert refused(ecs, action="DescribeInstances", DryRun=True) == ("Forbidden.RAM", 403)
-    assert refused(ecs, action="DescribeZones") == ("Forbidden.RAM", 403)
+    assert refused(ecs, "DescribeInstances", DryRun=True) == ("Forbidden.RAM", 403)
+    assert refused(ecs, "DescribeZones") == ("Forbidden.RAM", 403)
     alibaba.allow("ecs:DescribeInstances")
     assert len(described()) == 1
 
@@ -515,15 +469,13 @@ def test_describe_instances_lags_behind(alibaba, clock, launch, described):
     """A new instance shows up later, and a released one for longer."""
     alibaba.describe_lag_seconds = 5
     instance = launch()
-    at_once = described()
+    assert described() == []
     clock.advance(30)
     alibaba.terminate(instance)
     clock.advance(14)
-    released = [i["Status"] for i in described()]
+    assert [i["Status"] for i in described()] == ["Stopping"]
     clock.advance(5)
-
-    assert at_once == described() == []
-    assert released == ["Stopping"]
+    assert described() == []
 
 
 def test_tags_are_added_listed_and_removed(alibaba, ecs, launch, described):
@@ -538,7 +490,7 @@ def test_tags_are_added_listed_and_removed(alibaba, ecs, launch, described):
     assert [(row["TagKey"], row["TagValue"]) for row in listed] == [("a", "3"), ("b", "2")]
     assert [tag["TagKey"] for tag in described()[0]["Tags"]["Tag"]] == ["b", "c"]
     missing = {"ResourceType": "instance", "ResourceId": ["i-none"], "Tag": [{"Key": "b", "Value": "2"}]}
-    assert refused(ecs, action="TagResources", **missing) == ("InvalidResourceId.NotFound", 404)
+    assert refused(ecs, "TagResources", **missing) == ("InvalidResourceId.NotFound", 404)
 
 
 def test_account_offers_every_known_type_by_default(alibaba):

@@ -26,16 +26,24 @@ def ecs(api):
     return call
 
 
+def the_resource(zone):
+    """Return the supported resources of a zone in an answer of DescribeAvailableResource."""
+    (resource,) = zone["AvailableResources"]["AvailableResource"]
+    return resource["SupportedResources"]["SupportedResource"]
+
+
 def test_instance_types_are_paged_by_token(ecs):
     """The fields are those of the API."""
-    first = ecs("DescribeInstanceTypes")
-    second = ecs("DescribeInstanceTypes", NextToken=first["NextToken"], MaxResults=100)
-    (gpu,) = ecs("DescribeInstanceTypes", InstanceTypes=["ecs.gn7i-c8g1.2xlarge"])["InstanceTypes"]["InstanceType"]
-    arm = ecs("DescribeInstanceTypes", CpuArchitecture="ARM")["InstanceTypes"]["InstanceType"]
-    pages = [page["InstanceTypes"]["InstanceType"] for page in (first, second)]
 
-    assert [len(page) for page in pages] == [100, len(all_instance_types()) - 100]
-    assert second["NextToken"] == ""
+    def types(**more):
+        answer = ecs("DescribeInstanceTypes", **more)
+        return answer["InstanceTypes"]["InstanceType"], answer["NextToken"]
+
+    first, token = types()
+    second, end = types(NextToken=token, MaxResults=100)
+    ((gpu,), _), (arm, _) = types(InstanceTypes=["ecs.gn7i-c8g1.2xlarge"]), types(CpuArchitecture="ARM")
+
+    assert (len(first), len(second), end) == (100, len(all_instance_types()) - 100, "")
     assert (gpu["InstanceTypeFamily"], gpu["GPUAmount"], gpu["MemorySize"]) == ("ecs.gn7i", 1, 30.0)
     assert {facts["InstanceTypeFamily"] for facts in arm} == {"ecs.c8y", "ecs.g8y", "ecs.r8y"}
 
@@ -44,19 +52,13 @@ def test_available_resource_shows_the_stock_of_each_zone(alibaba, clock, ecs):
     """Spot has a stock of its own, and ClosedWithStock still launches."""
     alibaba.out_of_stock("ecs.g7.large", H, "on-demand", clock.now() + timedelta(minutes=3))
     alibaba.set_stock("ecs.g7.large", J, "on-demand", category="ClosedWithStock")
+    asked = {"DestinationResource": "InstanceType", "InstanceType": "ecs.g7.large", "InstanceChargeType": "PostPaid"}
 
     def stock(strategy):
-        answer = ecs(
-            "DescribeAvailableResource",
-            DestinationResource="InstanceType",
-            InstanceType="ecs.g7.large",
-            InstanceChargeType="PostPaid",
-            SpotStrategy=strategy,
-        )
         found = {}
+        answer = ecs("DescribeAvailableResource", SpotStrategy=strategy, **asked)
         for zone in answer["AvailableZones"]["AvailableZone"]:
-            (resource,) = zone["AvailableResources"]["AvailableResource"]
-            (entry,) = resource["SupportedResources"]["SupportedResource"]
+            (entry,) = the_resource(zone)
             found[zone["ZoneId"]] = (entry["Status"], entry["StatusCategory"])
         return found
 
@@ -71,29 +73,31 @@ def test_available_resource_lists_the_system_disks_of_a_type(ecs):
     def disks(name):
         answer = ecs("DescribeAvailableResource", DestinationResource="SystemDisk", InstanceType=name, ZoneId=H)
         (zone,) = answer["AvailableZones"]["AvailableZone"]
-        (resource,) = zone["AvailableResources"]["AvailableResource"]
-        return [entry["Value"] for entry in resource["SupportedResources"]["SupportedResource"]]
+        return [entry["Value"] for entry in the_resource(zone)]
 
     assert disks("ecs.g7.large") == ["cloud_essd", "cloud_auto"]
     assert "cloud_efficiency" in disks("ecs.g6.large")
 
 
 def test_price_includes_the_system_disk(alibaba, ecs):
-    """A discount changes TradePrice, and a Spot price is its own."""
+    """A discount changes TradePrice, and a Spot price is its own, of which the advice has the discount."""
     alibaba.catalogue.discount = 0.8
-    disk = {"Category": "cloud_essd", "Size": 40}
 
-    price = ecs("DescribePrice", InstanceType="ecs.g7.large", PriceUnit="Hour", SystemDisk=disk)["PriceInfo"]["Price"]
-    spot = ecs("DescribePrice", InstanceType="ecs.g7.large", SpotStrategy="SpotAsPriceGo", ZoneId=H)["PriceInfo"][
-        "Price"
-    ]
+    def price(**given):
+        found = ecs("DescribePrice", InstanceType="ecs.g7.large", **given)["PriceInfo"]["Price"]
+        return found, {part["Resource"]: part["TradePrice"] for part in found["DetailInfos"]["DetailInfo"]}
 
-    parts = {part["Resource"]: part for part in price["DetailInfos"]["DetailInfo"]}
-    assert price["Currency"] == "CNY"
-    assert price["OriginalPrice"] == pytest.approx(0.52325 + 40 * 0.00105)
-    assert parts["instanceType"]["TradePrice"] == pytest.approx(0.8 * 0.52325)
-    spot_parts = {part["Resource"]: part for part in spot["DetailInfos"]["DetailInfo"]}
-    assert spot_parts["instanceType"]["TradePrice"] == pytest.approx(alibaba.prices.spot("ecs.g7.large", H))
+    whole, parts = price(PriceUnit="Hour", SystemDisk={"Category": "cloud_essd", "Size": 40})
+    _, spot = price(SpotStrategy="SpotAsPriceGo", ZoneId=H)
+    assert (whole["Currency"], whole["OriginalPrice"]) == ("CNY", pytest.approx(0.52325 + 40 * 0.00105))
+    assert parts["instanceType"] == pytest.approx(0.8 * 0.52325)
+    assert spot["instanceType"] == pytest.approx(alibaba.prices.spot("ecs.g7.large", H))
+
+    answer = ecs("DescribeSpotAdvice", InstanceTypes=["ecs.g7.large"], ZoneId=H)
+    (zone,) = answer["AvailableSpotZones"]["AvailableSpotZone"]
+    (advice,) = zone["AvailableSpotResources"]["AvailableSpotResource"]
+    assert advice["AverageSpotDiscount"] == round(100 * alibaba.prices.spot("ecs.g7.large", H) / 0.52325)
+    assert advice["InterruptRateDesc"].endswith("%")
 
 
 def test_spot_prices_are_hourly_and_paged_by_offset(alibaba, clock, ecs):
@@ -112,16 +116,6 @@ def test_spot_prices_are_hourly_and_paged_by_offset(alibaba, clock, ecs):
     assert (len(rest["SpotPrices"]["SpotPriceType"]), rest["NextOffset"]) == (25, 0)
     with pytest.raises(OpenApiError, match="30 days"):
         ecs("DescribeSpotPriceHistory", **query, StartTime="2026-09-01T08:00:00Z")
-
-
-def test_spot_advice_has_a_discount_and_an_interruption_rate(alibaba, ecs):
-    """The discount is the share of the on-demand price."""
-    answer = ecs("DescribeSpotAdvice", InstanceTypes=["ecs.g7.large"], ZoneId=H)
-
-    (zone,) = answer["AvailableSpotZones"]["AvailableSpotZone"]
-    (advice,) = zone["AvailableSpotResources"]["AvailableSpotResource"]
-    assert advice["AverageSpotDiscount"] == round(100 * alibaba.prices.spot("ecs.g7.large", H) / 0.52325)
-    assert advice["InterruptRateDesc"].endswith("%")
 
 
 def test_images_are_found_by_id_family_and_architecture(alibaba, ack, ecs):
@@ -146,14 +140,13 @@ def test_networks_are_found_by_tag(alibaba, ack, api, ecs):
     other = alibaba.network.add_group("other")
     alibaba.network.add_vswitch(H, "10.1.0.0/24")
     tag = [{"Key": "karpenter.sh/discovery", "Value": "demo"}]
+    call = ApiCall(service=VPC, action="DescribeVSwitches", parameters={"RegionId": "cn-hangzhou", "Tag": tag})
 
-    vswitches = api(
-        ApiCall(service=VPC, action="DescribeVSwitches", parameters={"RegionId": "cn-hangzhou", "Tag": tag})
-    )
-    (group,) = ecs("DescribeSecurityGroups", Tag=tag)["SecurityGroups"]["SecurityGroup"]
-    (named,) = ecs("DescribeSecurityGroups", SecurityGroupIds=json.dumps([other.id]))["SecurityGroups"]["SecurityGroup"]
+    def groups(**given):
+        return ecs("DescribeSecurityGroups", **given)["SecurityGroups"]["SecurityGroup"]
 
-    found = vswitches["VSwitches"]["VSwitch"]
+    found = api(call)["VSwitches"]["VSwitch"]
+    (group,), (named,) = groups(Tag=tag), groups(SecurityGroupIds=json.dumps([other.id]))
     assert {vswitch["ZoneId"]: vswitch["VSwitchId"] for vswitch in found} == ack.vswitches
     assert found[0]["Tags"]["Tag"] == tag
     assert (group["SecurityGroupId"], named["SecurityGroupName"]) == (ack.security_group, "other")
@@ -163,12 +156,9 @@ def test_networks_are_found_by_tag(alibaba, ack, api, ecs):
 def test_role_names_the_service_that_it_trusts(alibaba, ack, api):
     """Only a role that trusts ECS suits an instance."""
     alibaba.roles.add("other", "fc.aliyuncs.com")
-
-    def policy(name):
-        return api(ApiCall(service=RAM, action="GetRole", parameters={"RoleName": name}))["Role"]
-
-    assert "ecs.aliyuncs.com" in policy(ack.role)["AssumeRolePolicyDocument"]
-    assert "ecs.aliyuncs.com" not in policy("other")["AssumeRolePolicyDocument"]
+    for name, trusts_ecs in ((ack.role, True), ("other", False)):
+        role = api(ApiCall(service=RAM, action="GetRole", parameters={"RoleName": name}))["Role"]
+        assert ("ecs.aliyuncs.com" in role["AssumeRolePolicyDocument"]) is trusts_ecs
 
 
 # --- ACK ---------------------------------------------------------------------------------------------------------------
@@ -218,6 +208,18 @@ def test_attach_script_is_text_for_the_default_pool(ack, cs):
 
 
 @pytest.fixture
+def settle(alibaba, clock):
+    """Return a function that lets some seconds pass, and returns the machines of the cluster."""
+
+    def passing(machines, seconds=10):
+        clock.advance(seconds)
+        alibaba.act()
+        return machines.machines()
+
+    return passing
+
+
+@pytest.fixture
 def boot(alibaba, ack):
     """Return a function that launches an instance with an attach script and further options, as MIME parts."""
     api = alibaba.open_api()
@@ -226,46 +228,35 @@ def boot(alibaba, ack):
         path = f"/clusters/{ack.cluster_id}/attachscript"
         call = ApiCall(service=CS, action="DescribeClusterAttachScripts", path=path, body=body or {})
         parts = MIMEMultipart()
-        parts.attach(MIMEText("echo before\n", "x-shellscript"))
-        parts.attach(MIMEText(f"{api(call).rstrip()} {options}\n", "x-shellscript"))
-        parameters = {
-            "RegionId": "cn-hangzhou",
-            "InstanceType": instance_type,
-            "ImageId": ack.images[image],
-            "VSwitchId": ack.vswitches[J],
-            "SecurityGroupId": ack.security_group,
-            "UserData": base64.b64encode(parts.as_bytes()).decode(),
-        }
-        answer = api(ApiCall(service=ECS, action="RunInstances", parameters=parameters))
+        for text in ("echo before\n", f"{api(call).rstrip()} {options}\n"):
+            parts.attach(MIMEText(text, "x-shellscript"))
+        given = {"RegionId": "cn-hangzhou", "InstanceType": instance_type, "ImageId": ack.images[image]}
+        given |= {"VSwitchId": ack.vswitches[J], "SecurityGroupId": ack.security_group}
+        given["UserData"] = base64.b64encode(parts.as_bytes()).decode()
+        answer = api(ApiCall(service=ECS, action="RunInstances", parameters=given))
         return answer["InstanceIdSets"]["InstanceIdSet"][0]
 
     return launch
 
 
-def test_machine_takes_its_node_from_the_attach_options(alibaba, ack, clock, boot):
+def test_machine_takes_its_node_from_the_attach_options(alibaba, ack, clock, boot, settle):
     """It runs after the instance's start, and is terminated with it."""
     config = {"kubelet_config": {"maxPods": 40, "kubeReserved": {"cpu": "100m", "memory": "500Mi"}}}
     encoded = base64.b64encode(json.dumps(config).encode()).decode()
     taints = "karpenter.sh/unregistered:NoExecute,team=a:NoSchedule"
     machines = AlibabaMachines(alibaba, ack.cluster_id)
-    instance = boot(
-        f"--labels karpenter.sh/nodepool=default,ack.aliyun.com=x --taints {taints} --node-config {encoded}"
-    )
+    labels = {"karpenter.sh/nodepool": "default", "ack.aliyun.com": "x"}
+    given = ",".join(f"{key}={value}" for key, value in labels.items())
+    instance, launched_at = boot(f"--labels {given} --taints {taints} --node-config {encoded}"), clock.now()
     (pending,) = machines.machines()
-    clock.advance(10)
-    alibaba.act()
-    (machine,) = machines.machines()
-    alibaba.terminate(instance)
-    clock.advance(60)
-    alibaba.act()
-
     assert pending.running_since is None
-    assert machine.running_since == clock.now() - timedelta(seconds=64)
+    (machine,) = settle(machines)
+
+    assert machine.running_since == launched_at + timedelta(seconds=6)
     assert machine.provider_id == f"cn-hangzhou.{instance}"
     assert machine.node_name == "cn-hangzhou.10.0.16.1"
     assert machine.labels == {
-        "karpenter.sh/nodepool": "default",
-        "ack.aliyun.com": "x",
+        **labels,
         "node.kubernetes.io/instance-type": "ecs.g7.large",
         "topology.kubernetes.io/zone": J,
         "topology.kubernetes.io/region": "cn-hangzhou",
@@ -279,32 +270,28 @@ def test_machine_takes_its_node_from_the_attach_options(alibaba, ack, clock, boo
     assert (machine.capacity["pods"], machine.allocatable["cpu"]) == ("40", "1900m")
     assert machine.capacity["memory"] == f"{8192 * 94 // 100}Mi"
     assert machine.allocatable["memory"] == f"{8192 * 94 // 100 - 600}Mi"
-    assert [m.terminated for m in machines.machines()] == [True]
+    alibaba.terminate(instance)
+    assert [m.terminated for m in settle(machines, 60)] == [True]
 
 
-def test_machine_joins_only_with_a_valid_token(alibaba, ack, clock, boot):
+def test_machine_joins_only_with_a_valid_token(alibaba, ack, clock, boot, settle):
     """An expired token admits no instance, and a one-time token one."""
     expired = boot(body={"expired": int(clock.now().timestamp()) + 1})
     joining = boot(body={"one_time_token": True})
     user_data = alibaba.instances.known[joining].settings["UserData"]
     alibaba.instances.known[boot()].settings |= {"UserData": user_data}
-    clock.advance(10)
-    alibaba.act()
 
-    running = {m.provider_id: m.running_since is not None for m in AlibabaMachines(alibaba, ack.cluster_id).machines()}
-
+    found = settle(AlibabaMachines(alibaba, ack.cluster_id))
+    running = {machine.provider_id: machine.running_since is not None for machine in found}
     assert running[f"cn-hangzhou.{expired}"] is False
     assert sorted(running.values()) == [False, False, True]
 
 
-def test_arm_and_gpu_machines_have_their_architecture_and_devices(alibaba, ack, clock, boot):
+def test_arm_and_gpu_machines_have_their_architecture_and_devices(alibaba, ack, boot, settle):
     """Without maxPods, Terway's addresses limit the pods."""
     boot(instance_type="ecs.g8y.xlarge", image="AliyunLinux3Arm64")
     boot(instance_type="ecs.gn7i-c8g1.2xlarge")
-    clock.advance(10)
-    alibaba.act()
 
-    arm, gpu = AlibabaMachines(alibaba, ack.cluster_id).machines()
-
+    arm, gpu = settle(AlibabaMachines(alibaba, ack.cluster_id))
     assert (arm.labels["kubernetes.io/arch"], arm.capacity["pods"]) == ("arm64", "48")
     assert gpu.allocatable["nvidia.com/gpu"] == "1"

@@ -75,7 +75,6 @@ def signed(alibaba, endpoint):
 def test_signed_request_succeeds_once(signed):
     """A repeated nonce is a replay, and errors have the form of RPC."""
     request = signed()
-
     assert request.send()[0] == 200
     status, body = request.send()
     assert (status, body["Code"]) == (400, "SignatureNonceUsed")
@@ -187,7 +186,6 @@ def test_request_is_refused_for_its(api, call, expected):
 def test_known_parameter_that_is_not_simulated_is_an_error_of_its_own(alibaba):
     """It says which one."""
     call = ApiCall(service=ECS, action="RunInstances", parameters={"RegionId": "cn-hangzhou", "HpcClusterId": "x"})
-
     with pytest.raises(NotSimulatedError, match="HpcClusterId"):
         alibaba.open_api()(call)
 
@@ -195,7 +193,6 @@ def test_known_parameter_that_is_not_simulated_is_an_error_of_its_own(alibaba):
 def test_parameters_are_flattened_as_by_the_sdk():
     """Missing values vanish."""
     nested = {"A": True, "B": [{"C": 1.5, "D": None}, {"C": b"x"}], "E": {"F": ["x", 2]}, "G": [], "H": None}
-
     assert flatten(nested) == Utils.query(nested)
     assert flatten(nested) == {"A": "True", "B.1.C": "1.5", "B.2.C": "x", "E.F.1": "x", "E.F.2": "2"}
 

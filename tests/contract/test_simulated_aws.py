@@ -3,16 +3,24 @@
 Every test uses boto3 and states AWS's behaviour, so it would also pass on the real service.
 """
 
+import json
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import timedelta
+from http.client import HTTPConnection
 
 import pytest
 from botocore.exceptions import ClientError
+from moto.ec2.models.instances import Instance
+from moto.ec2.responses import EC2Response
 
 from journeyman.errors import ConfigurationError
 from journeyman_simulator.cloud_rules.instance_states import InstanceTiming
 from journeyman_simulator.moto_account.moto_extensions import MotoExtension, applied
 from journeyman_simulator.moto_account.moto_server import MotoAccount, client_for
 from tests.contract.conftest import PRICES, on_both_accounts, opened, seeded
+from tests.helpers.small_clusters import table
 
 ZONES = ("us-east-1a", "us-east-1b", "us-east-1c", "us-east-1d", "us-east-1e", "us-east-1f")
 
@@ -74,48 +82,63 @@ def launched_types(answer):
     return [entry["InstanceType"] for entry in answer["Instances"]]
 
 
+def codes(answer):
+    return [error["ErrorCode"] for error in answer["Errors"]]
+
+
+def described(ec2, ids):
+    (instance,) = ec2.describe_instances(InstanceIds=ids)["Reservations"][0]["Instances"]
+    return instance
+
+
 def state(ec2, instance_id):
-    found = ec2.describe_instances(InstanceIds=[instance_id])["Reservations"]
-    return found[0]["Instances"][0]["State"]["Name"]
+    return described(ec2, [instance_id])["State"]["Name"]
 
 
 # --- CreateFleet -----------------------------------------------------------------------------------------------------
 
 
-@on_both_accounts
-def test_lowest_price_launches_the_cheapest_pool_of_the_request(fleet):
-    """The response has one entry per override with its instances."""
-    answer = fleet(["m5.24xlarge", "t3.large", "t3.nano"], count=3)
-
-    assert launched_types(answer) == ["t3.nano"]
-    assert len(answer["Instances"][0]["InstanceIds"]) == 3
-    assert answer["Errors"] == []
+PRIORITIES = {"t3.nano": {"Priority": 9}, "m5.large": {"Priority": 1}}
+DIVERSIFIED = {"count": 4, "capacity_type": "spot", "strategy": "diversified", "zones": ZONES[:2]}
+TOO_LOW = {"capacity_type": "spot", "override": {"m5.large": {"MaxPrice": "0.001"}}}
 
 
 @on_both_accounts
-def test_prioritized_launches_the_lowest_priority_number_first(fleet):
-    """Priority beats price with this strategy."""
-    priorities = {"t3.nano": {"Priority": 9}, "m5.large": {"Priority": 1}}
-
-    answer = fleet(["t3.nano", "m5.large"], strategy="prioritized", override=priorities)
-
-    assert launched_types(answer) == ["m5.large"]
+@table(
+    "types", "given", "launched", "errors",
+    lowest_price_takes_the_cheapest_pool=(["m5.24xlarge", "t3.large", "t3.nano"], {"count": 3}, {"t3.nano": [3]}, []),
+    prioritized_takes_the_lowest_number=(
+        ["t3.nano", "m5.large"], {"strategy": "prioritized", "override": PRIORITIES}, {"m5.large": [1]}, [],
+    ),
+    diversified_uses_each_pool_once_first=(
+        ["t3.nano", "t3.medium"], DIVERSIFIED, {"t3.nano": [1, 1], "t3.medium": [1, 1]}, [],
+    ),
+    max_price_limits_the_price=(["m5.large"], TOO_LOW, {}, ["SpotMaxPriceTooLow"]),
+    zone_e_lacks_most_types=(
+        ["m5.large", "zz.large"], {"zones": ["us-east-1e"]}, {},
+        ["InvalidFleetConfiguration", "InvalidParameterValue"],
+    ),
+)  # fmt: skip
+def test_fleet_launches_by_its_strategy(fleet, types, given, launched, errors):
+    """The response has one entry per override with its instances, and an error for each pool that cannot launch."""
+    answer = fleet(types, **given)
+    found = {}
+    for entry in answer["Instances"]:
+        found.setdefault(entry["InstanceType"], []).append(len(entry["InstanceIds"]))
+    assert (found, sorted(codes(answer))) == (launched, errors)
 
 
 @on_both_accounts
-def test_spot_fleets_launch_the_cheapest_spot_pool_of_the_price_history(fleet, ec2, account):
+def test_spot_fleets_launch_the_cheapest_spot_pool_of_the_price_history(fleet, ec2):
     """A fleet chooses by the price that DescribeSpotPriceHistory returns."""
     history = ec2.describe_spot_price_history(InstanceTypes=["m5.large", "c5.large"])["SpotPriceHistory"]
-    cheapest = min(history, key=lambda row: float(row["SpotPrice"]))
+    by_price = sorted(history, key=lambda row: float(row["SpotPrice"]))
+    in_reach = next(row for row in by_price if row["AvailabilityZone"] in ZONES[:3])
 
     answer = fleet(["m5.large", "c5.large"], zones=ZONES[:3], capacity_type="spot", strategy="price-capacity-optimized")
 
-    in_reach = min(
-        (row for row in history if row["AvailabilityZone"] in ZONES[:3]), key=lambda r: float(r["SpotPrice"])
-    )
     entry = answer["Instances"][0]
-    instance = ec2.describe_instances(InstanceIds=entry["InstanceIds"])["Reservations"][0]["Instances"][0]
-    assert float(cheapest["SpotPrice"]) <= float(in_reach["SpotPrice"])
+    instance = described(ec2, entry["InstanceIds"])
     assert (entry["InstanceType"], entry["Lifecycle"]) == (in_reach["InstanceType"], "spot")
     assert instance["Placement"]["AvailabilityZone"] == in_reach["AvailabilityZone"]
     assert instance["InstanceLifecycle"] == "spot"
@@ -144,54 +167,19 @@ def test_fleet_without_capacity_answers_an_error_for_each_pool(aws, clock, fleet
     """An instant fleet reports insufficient capacity in its response."""
     for zone in ZONES[:2]:
         aws.out_of_stock("t3.nano", zone, "spot", until=clock.now() + timedelta(hours=1))
-
     answer = fleet(["t3.nano"], zones=ZONES[:2], capacity_type="spot", strategy="price-capacity-optimized")
-
-    assert answer["Instances"] == []
-    assert [error["ErrorCode"] for error in answer["Errors"]] == ["InsufficientInstanceCapacity"] * 2
-
-
-@on_both_accounts
-def test_instance_type_missing_from_a_zone_is_an_error_of_that_pool(fleet):
-    """us-east-1e lacks most current types."""
-    answer = fleet(["m5.large", "zz.large"], zones=["us-east-1e"])
-
-    assert answer["Instances"] == []
-    assert {error["ErrorCode"] for error in answer["Errors"]} == {"InvalidFleetConfiguration", "InvalidParameterValue"}
-
-
-@on_both_accounts
-def test_diversified_distributes_instances_over_the_pools(fleet):
-    """Each pool gets one instance before any gets a second."""
-    answer = fleet(["t3.nano", "t3.medium"], zones=ZONES[:2], count=4, capacity_type="spot", strategy="diversified")
-
-    assert [len(entry["InstanceIds"]) for entry in answer["Instances"]] == [1, 1, 1, 1]
-
-
-@on_both_accounts
-def test_spot_price_above_max_price_is_an_error(fleet):
-    """An override's MaxPrice limits the price."""
-    answer = fleet(["m5.large"], capacity_type="spot", override={"m5.large": {"MaxPrice": "0.001"}})
-
-    assert [error["ErrorCode"] for error in answer["Errors"]] == ["SpotMaxPriceTooLow"]
+    assert (answer["Instances"], codes(answer)) == ([], ["InsufficientInstanceCapacity"] * 2)
 
 
 @on_both_accounts
 def test_same_client_token_returns_the_first_answer_and_launches_nothing(ec2, fleet):
-    """A retry must not launch a second instance."""
+    """A retry must not launch a second instance; a token belongs to one request."""
     first = fleet(["t3.nano"], ClientToken="claim-uid")
     second = fleet(["t3.nano"], ClientToken="claim-uid")
 
     running = [i for page in ec2.describe_instances()["Reservations"] for i in page["Instances"]]
     assert (first["FleetId"], first["Instances"]) == (second["FleetId"], second["Instances"])
     assert len(running) == 1
-
-
-@on_both_accounts
-def test_client_token_with_other_parameters_is_refused(fleet):
-    """A token belongs to one request."""
-    fleet(["t3.nano"], ClientToken="claim-uid")
-
     with pytest.raises(ClientError, match="IdempotentParameterMismatch"):
         fleet(["t3.medium"], ClientToken="claim-uid")
 
@@ -205,7 +193,7 @@ def test_client_token_returns_a_failed_answer_again(aws, clock, fleet):
 
     again = fleet(["t3.nano"], ClientToken="claim-uid")
 
-    assert [error["ErrorCode"] for error in again["Errors"]] == ["InsufficientInstanceCapacity"]
+    assert codes(again) == ["InsufficientInstanceCapacity"]
     assert (again["Instances"], again["FleetId"]) == ([], refused["FleetId"])
     assert launched_types(fleet(["t3.nano"], ClientToken="claim-uid-1")) == ["t3.nano"]
 
@@ -231,8 +219,8 @@ def test_unknown_launch_template_is_refused_and_leaves_the_token_unused(ec2, acc
 
 
 @on_both_accounts
-def test_instance_has_what_its_launch_template_says(account, ec2, fleet):
-    """It has security groups, profile and metadata options, and the tags of template, request and AWS itself."""
+def test_instance_has_what_its_launch_template_says(account, clock, ec2, fleet):
+    """That is profile, groups, options, and the tags of template, request and AWS. Its launch time is virtual."""
     tags = [
         {"ResourceType": "instance", "Tags": [{"Key": "karpenter.sh/nodeclaim", "Value": "a"}]},
         {"ResourceType": "volume", "Tags": [{"Key": "team", "Value": "b"}]},
@@ -241,18 +229,18 @@ def test_instance_has_what_its_launch_template_says(account, ec2, fleet):
 
     answer = fleet(["t3.nano"], TagSpecifications=tags)
 
-    ids = answer["Instances"][0]["InstanceIds"]
-    (instance,) = ec2.describe_instances(InstanceIds=ids)["Reservations"][0]["Instances"]
+    instance = described(ec2, answer["Instances"][0]["InstanceIds"])
     own_tags = {tag["Key"]: tag["Value"] for tag in instance["Tags"]}
     assert [group["GroupId"] for group in instance["SecurityGroups"]] == [account.security_group]
     assert instance["IamInstanceProfile"]["Arn"].endswith(":instance-profile/node")
     assert instance["MetadataOptions"]["HttpTokens"] == "required"
-    assert instance["Monitoring"]["State"] == "enabled"
-    assert instance["Architecture"] == "x86_64"
-    assert own_tags["from"] == "template"
-    assert own_tags["karpenter.sh/nodeclaim"] == "a"
+    assert (instance["Monitoring"]["State"], instance["Architecture"]) == ("enabled", "x86_64")
+    assert (own_tags["from"], own_tags["karpenter.sh/nodeclaim"]) == ("template", "a")
     assert own_tags["aws:ec2:fleet-id"] == answer["FleetId"]
     assert own_tags["aws:ec2launchtemplate:version"] == "1"
+    assert instance["LaunchTime"] == clock.now()
+    (fleet,) = ec2.describe_fleets(FleetIds=[answer["FleetId"]])["Fleets"]
+    assert (fleet["Type"], fleet["Instances"]) == ("instant", answer["Instances"])
 
 
 def test_instance_has_user_data_interfaces_and_volumes_of_its_template(account, ec2, fleet):
@@ -261,11 +249,10 @@ def test_instance_has_user_data_interfaces_and_volumes_of_its_template(account, 
 
     ids = fleet(["t3.nano"], TagSpecifications=tags)["Instances"][0]["InstanceIds"]
 
-    (instance,) = ec2.describe_instances(InstanceIds=ids)["Reservations"][0]["Instances"]
     (volume,) = ec2.describe_volumes(Filters=[{"Name": "attachment.instance-id", "Values": ids}])["Volumes"]
     user_data = ec2.describe_instance_attribute(InstanceId=ids[0], Attribute="userData")["UserData"]["Value"]
-    assert [group["GroupId"] for group in instance["NetworkInterfaces"][0]["Groups"]] == [account.security_group]
-    assert user_data == "aGVsbG8="
+    groups = described(ec2, ids)["NetworkInterfaces"][0]["Groups"]
+    assert ([group["GroupId"] for group in groups], user_data) == ([account.security_group], "aGVsbG8=")
     assert (volume["Size"], volume["VolumeType"]) == (20, "gp3")
     assert volume["Tags"] == [{"Key": "team", "Value": "b"}]
 
@@ -288,90 +275,59 @@ def test_unknown_instance_profile_is_a_fleet_error(account, ec2, template, fleet
 
 
 @on_both_accounts
-def test_terminated_instances_return_their_subnet_addresses(aws, clock, account, ec2, fleet):
+def test_terminated_instances_return_their_subnet_addresses(clock, account, ec2, fleet):
     """An instance holds an address until it is terminated."""
     vpc = ec2.describe_subnets(SubnetIds=[account.subnets[0]])["Subnets"][0]["VpcId"]
-    tiny = ec2.create_subnet(VpcId=vpc, CidrBlock="172.31.128.0/28", AvailabilityZone="us-east-1a")["Subnet"][
-        "SubnetId"
-    ]
+    made = ec2.create_subnet(VpcId=vpc, CidrBlock="172.31.128.0/28", AvailabilityZone="us-east-1a")
+    tiny = made["Subnet"]["SubnetId"]
     here = {"t3.nano": {"SubnetId": tiny}}
 
     first = fleet(["t3.nano"], count=11, override=here)
     refused = fleet(["t3.nano"], override=here)
     ec2.terminate_instances(InstanceIds=first["Instances"][0]["InstanceIds"])
     clock.advance(60)
-    free = ec2.describe_subnets(SubnetIds=[tiny])["Subnets"][0]["AvailableIpAddressCount"]
 
-    assert [error["ErrorCode"] for error in refused["Errors"]] == ["InsufficientFreeAddressesInSubnet"]
-    assert free == 11
+    assert codes(refused) == ["InsufficientFreeAddressesInSubnet"]
+    assert ec2.describe_subnets(SubnetIds=[tiny])["Subnets"][0]["AvailableIpAddressCount"] == 11
 
 
 def test_dry_run_launches_nothing(ec2, fleet):
     """The response is the error that EC2 returns for every dry run that would succeed."""
     with pytest.raises(ClientError, match="DryRunOperation"):
         fleet(["t3.nano"], DryRun=True)
-
     assert ec2.describe_instances()["Reservations"] == []
-
-
-@on_both_accounts
-def test_instant_fleet_is_described_by_its_id(ec2, fleet):
-    """The description has its instances."""
-    answer = fleet(["t3.nano"])
-
-    (described,) = ec2.describe_fleets(FleetIds=[answer["FleetId"]])["Fleets"]
-
-    assert (described["Type"], described["Instances"]) == ("instant", answer["Instances"])
 
 
 # --- instances in time -----------------------------------------------------------------------------------------------
 
 
 @on_both_accounts
-def test_instance_passes_through_its_states_in_virtual_time(aws, clock, ec2, fleet):
-    """EC2 no longer lists it an hour after its termination."""
+def test_instance_passes_through_its_states_in_virtual_time(clock, ec2, fleet):
+    """EC2 no longer lists it an hour after its termination; a request with an unknown id terminates no instance."""
     (instance,) = fleet(["t3.nano"])["Instances"][0]["InstanceIds"]
+    changes = []
+
+    def terminate():
+        (entry,) = ec2.terminate_instances(InstanceIds=[instance])["TerminatingInstances"]
+        changes.append((entry["PreviousState"]["Name"], entry["CurrentState"]["Name"]))
+
     seen = [state(ec2, instance)]
     clock.advance(8)
+    with pytest.raises(ClientError, match=r"InvalidInstanceID\.NotFound"):
+        ec2.terminate_instances(InstanceIds=[instance, "i-0123456789abcdef0"])
     seen.append(state(ec2, instance))
-    ended = ec2.terminate_instances(InstanceIds=[instance])["TerminatingInstances"][0]
-    again = ec2.terminate_instances(InstanceIds=[instance])["TerminatingInstances"][0]
+    terminate()
+    terminate()
     seen.append(state(ec2, instance))
     clock.advance(30)
     seen.append(state(ec2, instance))
-    once_more = ec2.terminate_instances(InstanceIds=[instance])["TerminatingInstances"][0]
+    terminate()
     clock.advance(3600)
 
     assert seen == ["pending", "running", "shutting-down", "terminated"]
-    assert [(e["PreviousState"]["Name"], e["CurrentState"]["Name"]) for e in (ended, again, once_more)] == [
-        ("running", "shutting-down"),
-        ("shutting-down", "shutting-down"),
-        ("terminated", "terminated"),
-    ]
+    assert changes == [("running", "shutting-down"), ("shutting-down", "shutting-down"), ("terminated", "terminated")]
     with pytest.raises(ClientError, match=r"InvalidInstanceID\.NotFound"):
         state(ec2, instance)
-
-
-@on_both_accounts
-def test_launch_time_is_the_virtual_time(clock, ec2, fleet):
-    """The steps compute expiry and age from it."""
-    fleet(["t3.nano"])
-
-    (reservation,) = ec2.describe_instances()["Reservations"]
-
-    assert reservation["Instances"][0]["LaunchTime"] == clock.now()
-
-
-@on_both_accounts
-def test_unknown_id_fails_the_whole_termination_request(clock, ec2, fleet):
-    """EC2 terminates none of the other instances."""
-    (instance,) = fleet(["t3.nano"])["Instances"][0]["InstanceIds"]
-    clock.advance(8)
-
-    with pytest.raises(ClientError, match=r"InvalidInstanceID\.NotFound"):
-        ec2.terminate_instances(InstanceIds=[instance, "i-0123456789abcdef0"])
-
-    assert state(ec2, instance) == "running"
 
 
 @pytest.mark.parametrize("kind", ["moto", "in process"])
@@ -415,18 +371,19 @@ def test_each_state_transition_is_an_event_with_its_own_time(aws, clock, ec2, fl
 
 @on_both_accounts
 def test_interruption_warns_and_shuts_down_two_minutes_later(aws, clock, ec2, fleet):
-    """EC2 also sends a rebalance recommendation, and sets the reason on the instance."""
+    """EC2 also recommends rebalancing, and sets the reason on the instance. It never interrupts on-demand instances."""
     deliver_events_to_function(aws, {"detail-type": [{"prefix": "EC2 Spot"}, {"prefix": "EC2 Instance Rebalance"}]})
-    (instance,) = fleet(["t3.nano"], capacity_type="spot", strategy="price-capacity-optimized")["Instances"][0][
-        "InstanceIds"
-    ]
+    spot = fleet(["t3.nano"], capacity_type="spot", strategy="price-capacity-optimized")
+    (instance,), (other,) = (each["Instances"][0]["InstanceIds"] for each in (spot, fleet(["t3.nano"])))
+    with pytest.raises(ConfigurationError, match="Spot instance"):
+        aws.interrupt(other)
     clock.advance(60)
 
     aws.interrupt(instance)
     clock.advance(119)
     before = state(ec2, instance)
     clock.advance(1)
-    after = ec2.describe_instances(InstanceIds=[instance])["Reservations"][0]["Instances"][0]
+    after = described(ec2, [instance])
 
     rebalance, warning = (delivery.event for delivery in aws.take_deliveries())
     assert rebalance["detail-type"] == "EC2 Instance Rebalance Recommendation"
@@ -438,18 +395,7 @@ def test_interruption_warns_and_shuts_down_two_minutes_later(aws, clock, ec2, fl
     assert after["StateReason"]["Code"] == "Server.SpotInstanceTermination"
 
 
-@on_both_accounts
-def test_only_a_live_spot_instance_can_be_interrupted(aws, fleet):
-    """EC2 never interrupts on-demand instances."""
-    (instance,) = fleet(["t3.nano"])["Instances"][0]["InstanceIds"]
-
-    with pytest.raises(ConfigurationError, match="Spot instance"):
-        aws.interrupt(instance)
-
-
 def deliver_events_to_function(aws, pattern):
-    import json
-
     events = aws.client("events")
     events.put_rule(Name="all", EventPattern=json.dumps(pattern))
     target = "arn:aws:lambda:us-east-1:123456789012:function:interrupt"
@@ -462,23 +408,20 @@ def deliver_events_to_function(aws, pattern):
 @on_both_accounts
 def test_spot_prices_are_a_share_of_on_demand_with_a_history(aws, clock, ec2):
     """From a start time on, the history has the price at that time and every later change."""
-    asked = {
-        "InstanceTypes": ["m5.large"],
-        "AvailabilityZone": "us-east-1a",
-        "ProductDescriptions": ["Linux/UNIX"],
-    }
-    (first,) = ec2.describe_spot_price_history(StartTime=clock.now(), **asked)["SpotPriceHistory"]
+    asked = {"InstanceTypes": ["m5.large"], "AvailabilityZone": "us-east-1a", "ProductDescriptions": ["Linux/UNIX"]}
+
+    def since(start):
+        return ec2.describe_spot_price_history(StartTime=start, **asked)["SpotPriceHistory"]
+
     begin = clock.now()
+    (first,) = since(begin)
     clock.advance(3600)
     aws.prices.set_spot("m5.large", "us-east-1a", 0.05, since=clock.now())
 
-    now = ec2.describe_spot_price_history(StartTime=clock.now(), **asked)["SpotPriceHistory"]
-    since = ec2.describe_spot_price_history(StartTime=begin, **asked)["SpotPriceHistory"]
-
     assert 0.28 * PRICES["m5.large"] <= float(first["SpotPrice"]) <= 0.62 * PRICES["m5.large"]
     assert first["Timestamp"] <= begin
-    assert [row["SpotPrice"] for row in now] == ["0.050000"]
-    assert [row["SpotPrice"] for row in since] == ["0.050000", first["SpotPrice"]]
+    assert [row["SpotPrice"] for row in since(clock.now())] == ["0.050000"]
+    assert [row["SpotPrice"] for row in since(begin)] == ["0.050000", first["SpotPrice"]]
 
 
 # --- status checks ---------------------------------------------------------------------------------------------------
@@ -527,17 +470,8 @@ def test_injected_failure_changes_nothing(aws, ec2, account):
     assert aws.calls()["DescribeInstances"] == 3
 
 
-def test_two_simulations_cannot_overlap_in_one_process(aws, clock):
-    """Moto's state is global to the process."""
-    with pytest.raises(ConfigurationError, match="another MotoAccount"), MotoAccount(clock, PRICES):
-        pass
-
-
 def test_leaving_the_account_restores_moto(clock):
     """moto is unchanged afterwards."""
-    from moto.ec2.models.instances import Instance
-    from moto.ec2.responses import EC2Response
-
     original = Instance.terminate
     with MotoAccount(clock, PRICES) as first:
         patched = Instance.terminate
@@ -551,61 +485,45 @@ def test_leaving_the_account_restores_moto(clock):
     assert "QueueUrls" not in queues
 
 
-def test_client_for_an_endpoint_reaches_the_account(aws):
-    """The same function makes clients for moto's server and for LocalStack."""
-    client = client_for(aws.endpoint_url, "sts")
-
-    assert client.get_caller_identity()["Account"] == aws.account
-
-
 def test_connection_serves_one_request_after_the_other(aws):
     """It stays open after failed requests, too."""
-    from http.client import HTTPConnection
 
     def response_to(action):
         body = f"Action={action}&Version=2016-11-15"
         kind = {"Content-Type": "application/x-www-form-urlencoded", "Authorization": SIGNED}
         connection.request("POST", "/", body, kind)
         with connection.getresponse() as answer:
-            return answer.status, answer.will_close, len(answer.read()) > 0
+            assert not answer.will_close
+            assert answer.read()
+            return answer.status, connection.sock.getsockname()
 
-    connection = HTTPConnection(aws.endpoint_url.removeprefix("http://"))
-    try:
-        first = response_to("DescribeRegions"), connection.sock.getsockname()
+    with closing(HTTPConnection(aws.endpoint_url.removeprefix("http://"))) as connection:
+        status, socket_name = response_to("DescribeRegions")
         aws.fail_next("DescribeRegions", "RequestLimitExceeded")
-        refused, again = response_to("DescribeRegions"), response_to("DescribeRegions")
-        assert (first, refused, again) == (
-            ((200, False, True), connection.sock.getsockname()),
-            (503, False, True),
-            (200, False, True),
-        )
-    finally:
-        connection.close()
+        assert status == 200
+        assert response_to("DescribeRegions") == (503, socket_name)
+        assert response_to("DescribeRegions") == (200, socket_name)
 
 
-def test_account_listens_on_the_given_port(clock):
-    """Tools with a fixed endpoint then find it, as they find LocalStack on 4566."""
-    import socket
-
+def test_account_listens_on_the_given_port_alone(clock):
+    """Tools with a fixed endpoint find it, as they find LocalStack on 4566. Moto's state is global to the process."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     with MotoAccount(clock, PRICES, port=port) as aws:
         assert aws.endpoint_url == f"http://127.0.0.1:{port}"
-        assert client_for(f"http://localhost:{port}", "sqs").list_queues()["ResponseMetadata"]["HTTPStatusCode"] == 200
+        assert client_for(f"http://localhost:{port}", "sts").get_caller_identity()["Account"] == aws.account
+        with pytest.raises(ConfigurationError, match="another MotoAccount"), MotoAccount(clock, PRICES):
+            pass
 
 
 @on_both_accounts
 def test_concurrent_launches_are_independent(ec2, fleet):
     """Each token launches one instance, even if all requests are simultaneous and some are repeated."""
-    from concurrent.futures import ThreadPoolExecutor
-
     tokens = [f"claim-{index % 8}" for index in range(16)]
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda token: fleet(["t3.nano"], ClientToken=token), tokens))
-
-    ids = {answer["Instances"][0]["InstanceIds"][0] for answer in answers}
-    assert len(ids) == 8
+    assert len({answer["Instances"][0]["InstanceIds"][0] for answer in answers}) == 8
     assert len(ec2.describe_instances()["Reservations"]) == 8
 
 
@@ -622,13 +540,12 @@ class Shape:
 
 def test_unexpected_moto_version_is_refused_at_start_up():
     """The error names the changed function, and no extension stays applied."""
-    fits = MotoExtension(owner=Shape, name="method", replace=lambda _: lambda self, renamed: 1, reason="it fits")
-    differs = MotoExtension(
-        owner=Shape, name="method", replace=lambda _: lambda self, name: 2, reason="the name was another"
-    )
-    gone = MotoExtension(owner=Shape, name="other", replace=lambda _: None, reason="it is needed")
 
-    for misfit in (differs, gone):
+    def extension(name, replace):
+        return MotoExtension(owner=Shape, name=name, replace=replace, reason="of the test")
+
+    fits = extension("method", lambda _: lambda self, renamed: 1)
+    for misfit in (extension("method", lambda _: lambda self, name: 2), extension("other", lambda _: None)):
         with pytest.raises(ConfigurationError, match="cannot start"):
             applied([fits, misfit])
 

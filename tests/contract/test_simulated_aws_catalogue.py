@@ -73,7 +73,6 @@ def test_describe_instance_types_returns_all_details(ec2):
 
     for name in ("m5.large", "p5.48xlarge", "i4i.large"):
         (described,) = ec2.describe_instance_types(InstanceTypes=[name])["InstanceTypes"]
-
         assert described == INSTANCE_TYPES[name]
 
 
@@ -84,7 +83,6 @@ def test_in_process_instance_types_equal_ec2s():
     ec2 = InProcessAccount(VirtualClock(datetime(2026, 11, 2, tzinfo=timezone.utc)), types=KNOWN_TYPES).client("ec2")
     pages = ec2.get_paginator("describe_instance_types").paginate()
     described = {entry["InstanceType"]: parse(entry) for page in pages for entry in page["InstanceTypes"]}
-
     assert set(described) == set(KNOWN_TYPES)
     assert described == {name: parse(INSTANCE_TYPES[name]) for name in KNOWN_TYPES}
 
@@ -125,9 +123,7 @@ def test_price_list_has_on_demand_prices_in_aws_shape(aws):
 def test_image_aliases_resolve_through_ssm_to_amazons_images(aws, account, ec2, parameter, architecture):
     """The alias of an EC2NodeClass needs this."""
     image_id = aws.client("ssm").get_parameter(Name=parameter)["Parameter"]["Value"]
-
     (image,) = ec2.describe_images(ImageIds=[image_id], Owners=["amazon"])["Images"]
-
     assert (image["Architecture"], image["State"], image["RootDeviceName"]) == (architecture, "available", "/dev/xvda")
 
 
@@ -135,10 +131,8 @@ def test_image_aliases_resolve_through_ssm_to_amazons_images(aws, account, ec2, 
 def test_subnets_and_security_group_are_found_by_the_discovery_tag(account, ec2):
     """Karpenter's getting-started manifests select by this tag."""
     tagged = [{"Name": "tag:karpenter.sh/discovery", "Values": ["demo"]}]
-
     subnets = ec2.describe_subnets(Filters=tagged)["Subnets"]
     groups = ec2.describe_security_groups(Filters=tagged)["SecurityGroups"]
-
     assert sorted(subnet["AvailabilityZone"] for subnet in subnets) == list(ZONES)
     assert [group["GroupId"] for group in groups] == [account.security_group]
 
@@ -147,6 +141,5 @@ def test_subnets_and_security_group_are_found_by_the_discovery_tag(account, ec2)
 def test_seeded_eks_cluster_is_active(aws, account):
     """Only moto has EKS; fault scenarios register their cluster in the settings."""
     cluster = aws.client("eks").describe_cluster(name="demo")["cluster"]
-
     assert (cluster["status"], cluster["version"]) == ("ACTIVE", "1.33")
     assert cluster["kubernetesNetworkConfig"]["serviceIpv4Cidr"] == "10.100.0.0/16"

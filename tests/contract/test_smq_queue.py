@@ -6,6 +6,10 @@ from datetime import timedelta
 from itertools import count
 
 import pytest
+from mns.account import Account
+from mns.mns_exception import MNSServerException
+from mns.queue import Message as SdkMessage
+from mns.queue import QueueMeta
 from msgspec.structs import replace
 
 from journeyman.cloud.alibaba.smq_queue import SdkSmq, SmqMessage, SmqQueue, new_client
@@ -15,10 +19,11 @@ from journeyman.core.plan import Step
 from journeyman.errors import CloudProviderError, CloudUnavailableError, ConfigurationError, RateLimitedError
 from journeyman.events import parse_trigger
 from journeyman.ports import Interruption, Message, ReceivedMessage, RequeueDue
-from journeyman.signing import Credentials
 from journeyman_simulator.alibaba_account.smq import InProcessSmq, SimulatedSmq, SmqAttributes
 from journeyman_simulator.alibaba_account.smq_http import SmqHttpServer
 from journeyman_simulator.cloud_rules.access_keys import SimulatedAccessKey
+from journeyman_simulator.in_process_account.sqs_queues import MessageOutcome
+from tests.helpers.access_keys import credentials_of
 
 STEPS = (Step.PROVISION, Step.TERMINATE, Step.CONSOLIDATE, Step.INTERRUPT, Step.SWEEP)
 WEEK = SmqAttributes(retention_seconds=604_800)
@@ -33,15 +38,13 @@ class Role:
 
     def renew(self):
         number = next(self.numbers)
-        self.key = SimulatedAccessKey(
-            id=f"STS.key-{number}", secret="secret+/=", caller="functions", security_token=f"token-{number}"
-        )
+        secret, token = "secret+/=", f"token-{number}"
+        self.key = SimulatedAccessKey(id=f"STS.key-{number}", secret=secret, caller="functions", security_token=token)
         self.keys.clear()
         self.keys[self.key.id] = self.key
 
     def credentials(self):
-        key = self.key
-        return Credentials(access_key_id=key.id, access_key_secret=key.secret, security_token=key.security_token)
+        return credentials_of(self.key)
 
 
 class DeployedQueues:
@@ -97,78 +100,54 @@ def received(body, *, receives=1, step=Step.PROVISION, id_="m1"):
 
 
 def test_message_arrives_in_its_steps_queue_as_a_trigger(queues):
-    """The receiving run parses it; the sweep has a queue of its own."""
+    """The run parses it; the sweep has a queue of its own. A requeue message has no instance ids for interrupt."""
     queues.queue.send([a_message(), a_message("prod", Step.TERMINATE, "drain é"), a_message(step=Step.SWEEP)])
 
     (trigger,) = queues.triggers(Step.TERMINATE)
     assert (trigger.cluster, type(trigger), trigger.reason) == ("prod", RequeueDue, "drain é")
     assert [t.cluster for t in queues.triggers(Step.PROVISION)] == ["dev"]
     assert [t.step for t in queues.triggers(Step.SWEEP)] == [Step.SWEEP]
+    with pytest.raises(ConfigurationError):
+        queues.queue.send([a_message(step=Step.INTERRUPT)])
 
 
 def test_equal_messages_of_one_send_are_sent_once(queues):
     """A plan may contain the same requeue several times."""
     queues.queue.send([a_message(), a_message(), a_message(reason="another")])
-
     assert len(queues.bodies(Step.PROVISION)) == 2
 
 
 def test_message_waits_in_its_steps_queue_until_it_is_due(queues, clock):
-    """SMQ delays each message by itself, so no function sends it on."""
+    """SMQ delays each message by itself. It expires 7 days after it was sent, its delay included."""
     at = clock.now() + timedelta(hours=5, seconds=0.2)
-    queues.queue.send([a_message(at=at), a_message("overdue", at=clock.now() - timedelta(hours=1))])
+    in_weeks = a_message("weeks", at=clock.now() + timedelta(days=30))
+    queues.queue.send([a_message(at=at), a_message("overdue", at=clock.now() - timedelta(hours=1)), in_weeks])
 
     assert [t.cluster for t in queues.triggers(Step.PROVISION)] == ["overdue"]
     clock.advance(5 * 3600)
     assert queues.bodies(Step.PROVISION) == []
     clock.advance(1)
     assert [t.at for t in queues.triggers(Step.PROVISION)] == [at]
-
-
-def test_message_due_in_weeks_arrives_before_it_would_expire(queues, clock):
-    """A message expires 7 days after it was sent, its delay included."""
-    queues.queue.send([a_message(at=clock.now() + timedelta(days=30))])
-
-    clock.advance(timedelta(days=6, hours=1).total_seconds())
+    clock.advance(timedelta(days=6, hours=1).total_seconds() - 5 * 3600 - 1)
     assert len(queues.bodies(Step.PROVISION)) == 1
 
 
-def test_message_for_interrupt_is_refused(queues):
-    """A requeue message has no instance ids."""
-    with pytest.raises(ConfigurationError):
-        queues.queue.send([a_message(step=Step.INTERRUPT)])
-
-
-def test_messages_are_sent_in_batches_of_16(queues):
-    """That is the limit of BatchSendMessage."""
+def test_messages_are_sent_in_batches(queues):
+    """The limits of BatchSendMessage are 16 messages, and 64 KiB together, in Base64. Long reasons are cut."""
     queues.queue.send(a_message(f"cluster-{i}") for i in range(33))
-
     assert queues.smq.calls["BatchSendMessage"] == 3
     assert len(queues.bodies(Step.PROVISION)) == 33
-
-
-def test_long_reasons_are_cut_and_large_batches_are_divided(queues):
-    """The messages of a call may have 64 KiB together, in Base64."""
     queues.queue.send([a_message(reason=f"{number:02} " + "é" * 100_000) for number in range(14)])
-
-    reasons = [trigger.reason for trigger in queues.triggers(Step.PROVISION)]
-    assert {len(reason) for reason in reasons} == {1000}
-    assert len(reasons) == 14
-    assert queues.smq.calls["BatchSendMessage"] == 2
+    assert [len(trigger.reason) for trigger in queues.triggers(Step.PROVISION)] == [1000] * 14
+    assert queues.smq.calls["BatchSendMessage"] == 3 + 2
 
 
 def test_repeated_interruption_arrives_as_it_was_but_for_one_cluster(queues, clock):
     """A message of several clusters is repeated for one that failed; it is delivered after the delay."""
-    interruption = Interruption(
-        id="e1",
-        cluster="emea",
-        reason="ecs:Instance:PreemptibleInstanceInterruption",
-        time=clock.now(),
-        kind=InterruptionKind.SPOT_INTERRUPTED,
-        instance_ids=("i-1", "i-2"),
-        account="100000000000001",
-        region="cn-hangzhou",
-    )
+    kind, reason = InterruptionKind.SPOT_INTERRUPTED, "ecs:Instance:PreemptibleInstanceInterruption"
+    where = {"cluster": "emea", "account": "100000000000001", "region": "cn-hangzhou"}
+    ids = ("i-1", "i-2")
+    interruption = Interruption(id="e1", reason=reason, time=clock.now(), kind=kind, instance_ids=ids, **where)
     queues.queue.send_interruptions("interrupt", [interruption], 2)
 
     assert queues.bodies(Step.INTERRUPT) == []
@@ -193,34 +172,25 @@ def test_message_whose_receives_are_used_up_becomes_a_dead_letter(queues, clock)
     """Another one of the same retry is sent again."""
     queues.queue.retry({received('{"id":"old"}', receives=5): 4, received('{"id":"new"}', receives=4, id_="m2"): 4})
     clock.advance(4)
-
     assert queues.bodies("dead") == ['{"id":"old"}']
     assert queues.bodies(Step.PROVISION) == ['{"id":"new","receives":4}']
-
-
-def test_hold_sends_nothing(queues):
-    """EventBridge holds the messages while the function runs."""
-    with queues.queue.hold([received("{}")]):
-        pass
-
-    assert not queues.smq.calls
 
 
 @pytest.mark.parametrize("body", ["{", "\x00\x1b ]]>", "\ud800", "", '{"receives": "two"}'])
 def test_message_that_can_never_succeed_goes_to_the_dead_letter_queue(queues, body):
     """No character of it makes the request invalid; its receives are not counted."""
     assert queues.queue.send_to_dead_letters([received(body)])
-    queues.queue.retry({received(body or "{}"): 0} if body != "\ud800" else {received("{}"): 0})
-
-    assert len(queues.bodies("dead")) == 1
-    assert len(queues.bodies(Step.PROVISION)) == 1
+    queues.queue.retry({received("{}" if body in ("", "\ud800") else body): 0})
+    assert len(queues.bodies("dead")) == len(queues.bodies(Step.PROVISION)) == 1
     assert receives_of(body) == 1
 
 
 def test_dead_letter_that_is_too_large_for_smq_is_cut(queues):
-    """An event that invoked the function directly may have 256 KB."""
+    """An event that invoked the function directly may have 256 KB. To hold a message sends nothing."""
+    with queues.queue.hold([received("{}")]):
+        pass
+    assert not queues.smq.calls
     queues.queue.send_to_dead_letters([received("é" * 100_000), received("{")])
-
     assert sorted(len(body) for body in queues.bodies("dead")) == [1, 24 * 1024]
 
 
@@ -236,10 +206,8 @@ def test_dead_letter_that_is_too_large_for_smq_is_cut(queues):
 def test_smq_errors_are_translated(queues, code, kind):
     """The adapter raises no error of the SDK; a refusal names the permission."""
     queues.smq.fail_next("BatchSendMessage", code)
-
     with pytest.raises(kind) as caught:
         queues.queue.send([a_message()])
-
     assert caught.value.context["code"] == code
     assert caught.value.context["operation"] == "mns:SendMessage"
     assert kind is not ConfigurationError or "grant mns:SendMessage" in caught.value.context["to_do"]
@@ -248,10 +216,8 @@ def test_smq_errors_are_translated(queues, code, kind):
 def test_missing_queue_is_a_wrong_setting(queues):
     """The error names the queue and the remedy."""
     del queues.smq.queues["journeyman-provision"]
-
     with pytest.raises(ConfigurationError, match="no queue journeyman-provision") as caught:
         queues.queue.send([a_message()])
-
     assert "create the queue" in caught.value.context["to_do"]
 
 
@@ -268,20 +234,14 @@ def test_request_that_fails_inside_smq_is_repeated(queues):
 
 
 def test_messages_that_fail_inside_smq_are_sent_again_alone(queues):
-    """SMQ accepted the others of the call."""
+    """SMQ accepted the others of the call. A rejected message does not delay those of another queue."""
     queues.smq.fail_next("BatchSendMessage", "InternalError/1")
     queues.queue.send(a_message(name) for name in ("a", "b", "c"))
-
     assert sorted(t.cluster for t in queues.triggers(Step.PROVISION)) == ["a", "b", "c"]
 
-
-def test_rejected_messages_are_reported_after_all_others_were_sent(queues):
-    """A rejected message does not delay the messages of another queue."""
     queues.smq.fail_next("BatchSendMessage", "InvalidArgument/0")
-
     with pytest.raises(CloudProviderError) as caught:
         queues.queue.send([a_message("a"), a_message("b"), a_message("c", Step.TERMINATE)])
-
     assert caught.value.context["codes"] == ["InvalidArgument"]
     assert [t.cluster for t in queues.triggers(Step.PROVISION)] == ["b"]
     assert [t.cluster for t in queues.triggers(Step.TERMINATE)] == ["c"]
@@ -293,7 +253,6 @@ def test_new_credentials_of_the_role_are_used_for_the_next_request(queues, role)
     queues.queue.send([a_message("first")])
     role.renew()
     queues.queue.send([a_message("second")])
-
     assert [t.cluster for t in queues.triggers(Step.PROVISION)] == ["first", "second"]
 
 
@@ -303,7 +262,6 @@ def test_request_with_a_wrong_signature_is_refused(queues, role, changed):
     """The simulated SMQ checks signature and token."""
     key = replace(role.key, **changed)
     queues.front.keys = {key.id: key}
-
     with pytest.raises(ConfigurationError, match="not allowed"):
         queues.queue.send([a_message()])
 
@@ -312,20 +270,16 @@ def test_request_with_a_wrong_signature_is_refused(queues, role, changed):
 def test_unauthorized_queue_names_the_permission(queues):
     """RAM policies grant operations on queues."""
     queues.front.authorize = lambda _, *denied: denied != ("mns:SendMessage", "journeyman-provision")
-
     queues.queue.send([a_message(step=Step.TERMINATE)])
     with pytest.raises(ConfigurationError) as caught:
         queues.queue.send([a_message()])
-
     assert "journeyman-provision" in caught.value.context["to_do"]
 
 
 def test_unreachable_endpoint_is_unavailable(clock, role):
     """The next run tries again."""
-    queue = SmqQueue(
-        SdkSmq("http://127.0.0.1:9", role.credentials), clock, queues={Step.PROVISION: "p"}, dead_letter_queue="dead"
-    )
-
+    smq = SdkSmq("http://127.0.0.1:9", role.credentials)
+    queue = SmqQueue(smq, clock, queues={Step.PROVISION: "p"}, dead_letter_queue="dead")
     with pytest.raises(CloudUnavailableError, match="no valid response"):
         queue.send([a_message()])
 
@@ -334,7 +288,6 @@ def test_unreachable_endpoint_is_unavailable(clock, role):
 def test_client_keeps_its_scheme_and_has_a_timeout(role, url):
     """The SDK's own method for the timeout would turn HTTPS into HTTP."""
     client = new_client(url, role.credentials)
-
     assert type(client.http.conn).__name__ == ("MNSHTTPSConnection" if url[4] == "s" else "MNSHTTPConnection")
     assert client.http.conn.timeout == client.http.conn.connection_timeout == 10
 
@@ -342,38 +295,32 @@ def test_client_keeps_its_scheme_and_has_a_timeout(role, url):
 @over_http
 def test_simulated_smq_serves_the_other_requests_of_the_sdk(queues, role):
     """The strict fake is honest towards the whole queue class of the SDK."""
-    from mns.account import Account
-    from mns.mns_exception import MNSServerException
-    from mns.queue import Message as SdkMessage
-    from mns.queue import QueueMeta
-
     queue = Account(queues.front.endpoint, role.key.id, role.key.secret, role.key.security_token).get_queue("q")
+
+    def refuses(code, call, *given):
+        with pytest.raises(MNSServerException, match=code):
+            call(*given)
+
     assert queue.create(QueueMeta(vis_timeout=60)).endswith("/queues/q")
-    with pytest.raises(MNSServerException, match="QueueAlreadyExist"):
-        queue.create(QueueMeta(vis_timeout=61))
+    refuses("QueueAlreadyExist", queue.create, QueueMeta(vis_timeout=61))
     queue.send_message(SdkMessage("text"))
     assert queue.peek_message().message_body == b"text"
     message = queue.receive_message()
     changed = queue.change_message_visibility(message.receipt_handle, 10)
-    with pytest.raises(MNSServerException, match="MessageNotExist"):
-        queue.delete_message(message.receipt_handle)
+    refuses("MessageNotExist", queue.delete_message, message.receipt_handle)
     queues.clock.advance(10)
     (again,) = queue.batch_receive_message(16)
     assert (again.message_id, again.dequeue_count) == (message.message_id, 2)
     assert again.receipt_handle != changed.receipt_handle
     queue.delete_message(again.receipt_handle)
-    with pytest.raises(MNSServerException, match="MessageNotExist"):
-        queue.receive_message()
+    refuses("MessageNotExist", queue.receive_message)
     for delay, body in ((604_801, "text"), (0, "x" * 65_536)):
-        with pytest.raises(MNSServerException, match="InvalidArgument"):
-            queue.send_message(SdkMessage(body, delay))
+        refuses("InvalidArgument", queue.send_message, SdkMessage(body, delay))
     assert queues.smq.queues["q"].messages == []
 
 
 def test_duplicated_delayed_and_lost_messages_are_faults_of_the_simulation(clock):
     """SMQ delivers at least once; the fault simulation decides for each message."""
-    from journeyman_simulator.in_process_account.sqs_queues import MessageOutcome
-
     outcomes = [MessageOutcome(copies=2), MessageOutcome(delay_seconds=5), MessageOutcome(copies=0)]
     smq = SimulatedSmq(clock, lambda _queue, _body: outcomes.pop(0))
     queues = DeployedQueues(smq, clock, InProcessSmq(smq))
@@ -389,9 +336,8 @@ def test_simulated_queue_drops_expired_messages_and_moves_dead_letters(clock):
     """Retention and the queue's own dead-letter policy."""
     smq = SimulatedSmq(clock)
     smq.create("dead")
-    smq.create(
-        "q", SmqAttributes(retention_seconds=100, dead_letter_queue="dead", max_receives=2, visibility_seconds=1)
-    )
+    policy = {"dead_letter_queue": "dead", "max_receives": 2, "visibility_seconds": 1}
+    smq.create("q", SmqAttributes(retention_seconds=100, **policy))
     InProcessSmq(smq).send("q", [SmqMessage("a")])
     for _ in range(2):
         assert len(smq.receive("q", 16)) == 1

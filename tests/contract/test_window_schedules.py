@@ -78,7 +78,6 @@ def test_list_has_the_entries_of_the_cluster_only(deployed):
     names = {f"ab12-pool-{n:03}-c-20261102T0900Z" for n in range(120)}
     for name in [*sorted(names), "cd34-pool-c-20261102T0900Z"]:
         deployed.schedules.create(deployed.entry(name))
-
     assert deployed.schedules.list("ab12-") == names
 
 
@@ -87,7 +86,6 @@ def test_entries_are_created_and_deleted_once(deployed):
     deployed.schedules.create(deployed.entry())
     deployed.schedules.create(deployed.entry())
     assert len(deployed.schedules.list("ab12-")) == 1
-
     deployed.schedules.delete(deployed.entry().name)
     deployed.schedules.delete(deployed.entry().name)
     assert deployed.schedules.list("ab12-") == frozenset()

@@ -236,7 +236,6 @@ FUNCTIONS = ("Provision", "Terminate", "Consolidate", "Interrupt", "Sweep", "Api
 def test_no_call_of_a_function_is_denied(account, function):
     """Each call of the scenario is allowed by the function's role."""
     permissions, _ = account
-
     assert permissions.used[f"{function}Function"]
     assert sorted({d for d in permissions.denied if d.startswith(f"{function}Function")}) == []
 
@@ -246,7 +245,6 @@ def test_every_right_of_a_function_is_used(account, function):
     """A right that the scenario does not need is not granted, except those that no call of the function shows."""
     permissions, roles = account
     unused = granted_rights(roles[f"{function}Function"]) - permissions.used[f"{function}Function"]
-
     assert sorted(str(right) for right in unused if right.action not in UNOBSERVED) == []
 
 
@@ -269,7 +267,6 @@ def managed_policies(template, role):
 def test_every_role_has_room_for_two_more_managed_policies(function):
     """A role has ten managed policies at most; SAM attaches its own for logs, traces and the VPC."""
     here = managed_policies(HOME, f"{function}Function")
-
     assert "FunctionPolicy" in here
     assert len(here) + len(OF_SAM) <= MOST_MANAGED_POLICIES - FREE_POLICIES
     assert 0 < len(managed_policies(CLUSTER, f"{function}Role")) <= MOST_MANAGED_POLICIES - FREE_POLICIES
@@ -290,7 +287,6 @@ LONGEST = {
 def test_policies_are_within_iams_size(name):
     """IAM counts the characters without white space; with long names, five roles and keys, and twenty further clusters."""
     stack = SamStack(_Account(), HOME, LONGEST)
-
     assert len(json.dumps(stack.policy_document(name), separators=(",", ":"))) <= MOST_CHARACTERS
 
 

@@ -61,7 +61,6 @@ def test_layer_modules_import_with_the_layers_requirements_alone(layer):
 def test_built_function_initializes(layer, name):
     """The layer has all imports of handler and initializer."""
     done = layer.run(f"import {name}; {name}.initialize(None)")
-
     assert done.returncode == 0, done.stderr
 
 

@@ -40,10 +40,7 @@ UNOBSERVED = {
 }
 UNOBSERVED_OF = {
     "events": {"mns:SendMessage": "a forwarder's token: tests/unit/runtime/test_receiver.py"},
-    "consolidate": {
-        "ram:PassRole": "a replacement is launched like a node of provision",
-        "ecs:RunInstances": "same",
-    },
+    "consolidate": {"ram:PassRole": "a replacement is launched like a node of provision", "ecs:RunInstances": "same"},
 }
 
 
@@ -139,10 +136,7 @@ def rights():
     """Run both scenarios; return the rights that were used and those that were denied, by function, and the roles."""
     used, denied, roles = {}, [], {}
     for api, run in ((ECS_API, run_first_group), (ACS_API, run_second_group)):
-        settings = {
-            "JOURNEYMAN_NODE_CLASS_GROUP": api.resource.group,
-            "JOURNEYMAN_NODE_ROLE_NAMES": NODE_ROLE,
-        }
+        settings = {"JOURNEYMAN_NODE_CLASS_GROUP": api.resource.group, "JOURNEYMAN_NODE_ROLE_NAMES": NODE_ROLE}
         with ExitStack() as stack:
             deployment = stack.enter_context(LocalAlibabaDeployment(start=START, settings=settings))
             run(Scenario(deployment))
@@ -159,7 +153,6 @@ def rights():
 def test_no_call_of_a_function_is_denied(rights):
     """Each call of the scenarios is allowed by the function's role."""
     _, denied, _ = rights
-
     assert sorted(set(denied)) == []
 
 
@@ -170,7 +163,6 @@ def test_every_right_of_a_function_is_used(rights, function):
     used, _, roles = rights
     unused = granted_rights(roles[function]) - used[function]
     expected = {*UNOBSERVED, *UNOBSERVED_OF.get(function, ())}
-
     assert sorted(str(right) for right in unused if right.action not in expected) == []
 
 
@@ -250,7 +242,6 @@ def test_role_allows_only_what_belongs_to_the_clusters(function, action, paramet
 def test_further_clusters_are_in_the_policies():
     """The comma-separated ids become one resource and one tag value each."""
     stack = fc_stack(JOURNEYMAN_MORE_CLUSTER_IDS="c8,c9")
-
     assert is_allowed(stack, "terminate", "ecs:DeleteInstances", {"InstanceId": ["i-own", "i-foreign"]})
     assert is_allowed(stack, "provision", "cs:DescribeClusterAttachScripts", {"ClusterId": "c8"})
 
@@ -258,7 +249,6 @@ def test_further_clusters_are_in_the_policies():
 def test_without_node_roles_no_role_may_be_passed():
     """The statements about roles are left out."""
     actions = {action for s in fc_stack(JOURNEYMAN_NODE_ROLE_NAMES="").role_of("provision") for action in s.actions}
-
     assert not {action for action in actions if action in {"ram:PassRole", "ram:GetRole"}}
 
 
@@ -270,7 +260,6 @@ WRITING = ("Run", "Create", "Delete", "Tag", "Untag", "Modify", "PassRole")
 def test_functions_without_writes_have_no_right_to_change_instances(function):
     """Their only write is a message."""
     actions = {action for statement in fc_stack().role_of(function) for action in statement.actions}
-
     assert not [action for action in actions if action.partition(":")[2].startswith(WRITING)]
 
 
@@ -320,7 +309,6 @@ def narrow_statements(description):
 def test_each_widened_statement_is_caught(policy, number):
     """A statement on every resource, without its conditions, allows a call that must not be."""
     stack = fc_stack(mutated(read_description(), policy, number, widen))
-
     assert [case for case in CASES if is_allowed(stack, *case[:3]) is not case[3]]
 
 
@@ -330,7 +318,6 @@ def test_only_the_service_linked_role_of_auto_provisioning_can_be_created():
     right = NeededRight(
         action="ram:CreateServiceLinkedRole", resource="acs:ram::1000000000000001:role/x", context=context
     )
-
     assert allowing_statement(fc_stack().role_of("provision"), right) is None
 
 

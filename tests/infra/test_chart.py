@@ -127,7 +127,6 @@ def test_skipped_crds_are_left_out():
     """A user may skip Karpenter's, if Karpenter's own chart installs them, or all."""
     ours = of_kind(rendered(RIGHTS_ONLY, "--set=crds.karpenter=skip"), "CustomResourceDefinition")
     none = of_kind(rendered(RIGHTS_ONLY, "--set=crds.karpenter=skip,crds.journeyman=skip"), "CustomResourceDefinition")
-
     names = ("nodedisruptions", "fleetplans", "offeringstates", "churnledgers", "fleetguards")
     assert set(ours) == {f"{name}.journeyman.dev" for name in names}
     assert none == {}
@@ -203,7 +202,6 @@ def test_features_add_their_permissions_only():
 def test_status_of_pods_is_written_for_nomination_only():
     """A user who may write a pod's status may say that it runs."""
     with_it, without = rendered(HTTPS), rendered(HTTPS, "--set=features.podNomination=false")
-
     assert rights(with_it, "provision") - rights(without, "provision") == {("", "pods/status", "patch")}
     assert not any(("", "pods/status", "patch") in rights(without, step) for step in STEPS)
 
@@ -211,7 +209,6 @@ def test_status_of_pods_is_written_for_nomination_only():
 def test_pods_are_written_for_their_deletion_costs_only():
     """A user who may write pods may change their images."""
     with_it, without = rendered(HTTPS), rendered(HTTPS, "--set=features.podDeletionCostManagement=false")
-
     assert rights(with_it, "consolidate") - rights(without, "consolidate") == {("", "pods", "patch")}
     assert not any(("", "pods", "patch") in rights(without, step) for step in STEPS)
 
@@ -333,7 +330,6 @@ def test_invalid_value_is_rejected_with_its_path(given, named):
     """The schema validates values before Helm installs anything."""
     with pytest.raises(HelmError, match="values don't meet the specifications") as refusal:
         rendered(SQS, "--set", given)
-
     assert named in str(refusal.value)
 
 
@@ -341,7 +337,6 @@ def test_readme_describes_every_value():
     """It has the whole path of the value, or its last name."""
     readme = (CHART / "README.md").read_text()
     values = yaml.safe_load((CHART / "values.yaml").read_text())
-
     missing = [path for path in paths(values) if f".{path[-1]}`" not in readme and f"`{'.'.join(path)}`" not in readme]
     assert missing == []
 

@@ -28,6 +28,7 @@ from journeyman_simulator.huawei_account.fgs_stack import FgsStack, read_descrip
 from journeyman_simulator.huawei_account.function_graph import MOST_INSTANCES
 from journeyman_simulator.lambda_functions import InvocationOutcome
 from journeyman_simulator.world import World
+from tests.helpers.small_clusters import table
 from tests.infra.built_layer import make
 from tests.infra.huaweicloud_schema import FILE as SCHEMA_FILE
 from tests.infra.huaweicloud_schema import used_types
@@ -118,7 +119,6 @@ def test_schema_has_exactly_the_types_of_the_description():
 def test_resource_is_as_the_providers_schema_says(kind, settings):
     """Names, types, required attributes and nested blocks of every instance."""
     found = stack(**settings).module.resources(kind)
-
     assert found or kind == "huaweicloud_apig_group"
     assert [f"{name}: {p}" for name, values in found.items() for p in problems(SCHEMA["resource"][kind], values)] == []
 
@@ -149,7 +149,6 @@ def test_schema_test_finds_mistakes(kind, change, problem):
     """Unknown, computed and missing attributes, wrong types, and blocks within blocks."""
     values = {**next(iter(STACK.module.resources(kind).values())), **change}
     values = {name: value for name, value in values.items() if value is not None}
-
     assert any(found.startswith(problem) for found in problems(SCHEMA["resource"][kind], values))
 
 
@@ -157,23 +156,23 @@ def test_schema_test_finds_mistakes(kind, change, problem):
 
 
 def test_every_step_the_api_and_the_delays_have_a_function():
-    """`events` is a second function of the API, which anyone can call."""
+    """`events` is a second function of the API, which anyone can call.
+
+    `delay` waits for a message at most a minute, starts in some seconds, and hands over what is left.
+    """
     assert set(FUNCTIONS) == {*STEPS, "api", "events", "delay"}
+    assert (FUNCTIONS["delay"]["memory_size"], FUNCTIONS["delay"]["timeout"]) == (128, 90)
+    assert int(FUNCTIONS["delay"]["max_instance_num"]) < MOST_INSTANCES / 2
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_handler_and_initializer_exist(name):
-    """The archive with the handlers has the modules, by which FunctionGraph finds them."""
-    for handler in (FUNCTIONS[name]["handler"], FUNCTIONS[name]["initializer_handler"]):
-        module, _, function = handler.partition(".")
-        assert callable(getattr(importlib.import_module(f"functions.huawei.{module}"), function))
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_function_is_within_the_limits_of_function_graph(name):
-    """Sizes of memory, names, and times: a longer run is no event of an asynchronous invocation."""
+def test_handlers_exist_and_function_is_within_the_limits_of_function_graph(name):
+    """FunctionGraph finds the modules in the archive. A longer run is no event of an asynchronous invocation."""
     properties = FUNCTIONS[name]
 
+    for handler in (properties["handler"], properties["initializer_handler"]):
+        module, _, function = handler.partition(".")
+        assert callable(getattr(importlib.import_module(f"functions.huawei.{module}"), function))
     assert properties["memory_size"] in MEMORY_SIZES
     assert 3 <= properties["timeout"] <= 900
     assert 1 <= properties["initializer_timeout"] <= 300
@@ -186,17 +185,9 @@ def test_names_are_within_the_limits_with_the_longest_name():
     longest = stack(name="j" * 29)
     (bucket,) = longest.module.resources("huaweicloud_obs_bucket").values()
     agencies = longest.module.resources("huaweicloud_identity_agency").values()
-
     assert all(len(properties["name"]) <= 60 for properties in longest.properties.values())
     assert all(len(agency["name"]) <= LONGEST_AGENCY_NAME for agency in agencies)
     assert 3 <= len(bucket["bucket"]) <= 63
-
-
-def test_delays_are_shorter_than_the_function_that_waits():
-    """It waits for a message at most a minute, starts in some seconds, and hands over what is left."""
-    assert FUNCTIONS["delay"]["memory_size"] == 128
-    assert FUNCTIONS["delay"]["timeout"] == 90
-    assert int(FUNCTIONS["delay"]["max_instance_num"]) < MOST_INSTANCES / 2
 
 
 MORE = [
@@ -210,7 +201,6 @@ def test_environment_of_ten_clusters_is_within_the_limits(name):
     """FunctionGraph counts the variables, and the characters of their JSON."""
     found = stack(more_clusters=json.dumps(MORE), forwarder_service_account="journeyman/journeyman-forwarder")
     environment = found.environment_of(name)
-
     assert len(found.properties[name]["user_data"]) <= MOST_CHARACTERS
     assert len(environment) <= MOST_VARIABLES
     assert len(read_environment(environment, has_sqs=False).clusters) == 10
@@ -220,51 +210,43 @@ def test_most_settings_fill_the_environment_and_one_more_is_refused():
     """FunctionGraph would refuse the function after half of the deployment."""
     most = {f"NAME_{n}": "value" for n in range(11)}
     environment = stack(settings=json.dumps(most)).environment_of("events")
-
     assert len(environment) == MOST_VARIABLES
     with pytest.raises(ConfigurationError, match="settings has more than 11 entries"):
         stack(settings=json.dumps({**most, "NAME": "value"}))
 
 
 @pytest.mark.parametrize(
-    ("settings", "problem"),
+    ("name", "value", "problem"),
     [
-        ({"settings": json.dumps({"SCHEDULER_CONFIG": "x" * MOST_CHARACTERS})}, "more than 4096 characters"),
-        ({"cluster_endpoint": "private"}, "set vpc_id and network_id"),
-        ({"cluster_endpoint": "internal"}, "public or private"),
-        ({"cluster_id": "demo"}, "not a UUID"),
-        ({"name": "Journeyman"}, "lower-case letters"),
-        ({"cluster": "demo"}, "no variable cluster"),
+        ("settings", json.dumps({"SCHEDULER_CONFIG": "x" * MOST_CHARACTERS}), "more than 4096 characters"),
+        ("cluster_endpoint", "private", "set vpc_id and network_id"),
+        ("cluster_endpoint", "internal", "public or private"),
+        ("cluster_id", "demo", "not a UUID"),
+        ("name", "Journeyman", "lower-case letters"),
+        ("cluster", "demo", "no variable cluster"),
     ],
 )
-def test_invalid_settings_are_refused_before_anything_is_created(settings, problem):
+def test_invalid_settings_are_refused_before_anything_is_created(name, value, problem):
     """The module's validations and preconditions say what to correct."""
     with pytest.raises(ConfigurationError, match=problem):
-        stack(**settings).properties  # noqa: B018 - evaluates them
+        stack(**{name: value}).properties  # noqa: B018 - evaluates them
 
 
 def test_environment_is_what_the_code_reads():
-    """Nothing but the clusters differs from the code's defaults; every variable is known."""
+    """Nothing but the clusters differs from the code's defaults, and every variable is known.
+
+    The URNs that the queue invokes are those of the functions.
+    """
     environment = STACK.variables
     needed = {"JOURNEYMAN_CLUSTERS": environment["JOURNEYMAN_CLUSTERS"], "JOURNEYMAN_MAX_HOPS": "240"}
     known = {variable.name for variable in (*VARIABLES, *HUAWEI_VARIABLES)}
+    of_events = {"FORWARDER_SERVICE_ACCOUNT", "FORWARDER_AUDIENCE"}
 
     assert read_environment(environment, has_sqs=False) == read_environment(needed, has_sqs=False)
     assert {name for name in environment if not name.startswith("POWERTOOLS_")} <= known
-    assert set(STACK.environment_of("events")) - set(environment) == {
-        "FORWARDER_SERVICE_ACCOUNT",
-        "FORWARDER_AUDIENCE",
-    }
-
-
-def test_code_finds_the_functions_and_the_account():
-    """The URNs that the queue invokes are those of the functions."""
-    huawei = read_huawei_environment(STACK.variables)
-    urns = STACK.module.outputs()["functions"]
-
-    assert {name: huawei.urn(name) for name in FUNCTIONS} == {
-        name: urn.removesuffix(":latest") for name, urn in urns.items()
-    }
+    assert set(STACK.environment_of("events")) - set(environment) == of_events
+    huawei, urns = read_huawei_environment(environment), STACK.module.outputs()["functions"].items()
+    assert {name: huawei.urn(name) for name in FUNCTIONS} == {name: urn.removesuffix(":latest") for name, urn in urns}
     assert (huawei.domain_id, huawei.project_id) == (HuaweiAccount.domain_id, HuaweiAccount.project_id)
 
 
@@ -275,23 +257,26 @@ def trigger_data(name):
     return json.loads(TRIGGERS[name]["event_data"])
 
 
-def test_triggers_are_within_the_quota():
-    """Of each function."""
+def test_only_the_events_function_can_be_called_without_a_signature():
+    """The clusters authenticate its senders. Without a gateway, neither function has a URL. Triggers have a quota."""
+    api, events = trigger_data("api.0"), trigger_data("events.0")
     functions = [trigger["function_urn"] for trigger in TRIGGERS.values()]
 
+    assert (api["auth"], events["auth"]) == ("IAM", "NONE")
+    assert (events["req_method"], events["path"]) == ("POST", "/events")
+    assert int(FUNCTIONS["events"]["max_instance_num"]) == 2
+    assert not [t for t in STACK.module.resources(TRIGGER).values() if t["type"] == "DEDICATEDGATEWAY"]
     assert max(functions.count(urn) for urn in functions) <= MOST_TRIGGERS
 
 
 def test_cts_trigger_has_exactly_the_operations_with_an_effect():
     """Each other one would start the function for nothing; interruptions have a resource type of their own."""
     operations = [operation.split(":") for operation in trigger_data("interruption.0")["operations"]]
-
-    assert {name for _, _, name in operations} == {
-        name for name, kind in TRACE_KINDS.items() if kind is not InterruptionKind.NO_OP
-    }
+    kinds = [("ECS", "server" if name == "interruptServer" else "ecs") for _, _, name in operations]
+    effective = {name for name, kind in TRACE_KINDS.items() if kind is not InterruptionKind.NO_OP}
+    assert {name for _, _, name in operations} == effective
     assert len(operations) <= 10
-    for service, resource, name in operations:
-        assert (service, resource) == ("ECS", "server" if name == "interruptServer" else "ecs")
+    assert [(service, resource) for service, resource, _ in operations] == kinds
 
 
 def test_timer_has_an_event_that_the_parser_understands():
@@ -308,24 +293,15 @@ def test_timer_has_an_event_that_the_parser_understands():
     assert stage.runs("consolidate") == []
 
 
-def test_only_the_events_function_can_be_called_without_a_signature():
-    """The clusters authenticate its senders. Without a gateway, neither function has a URL."""
-    api, events = trigger_data("api.0"), trigger_data("events.0")
-
-    assert (api["auth"], events["auth"]) == ("IAM", "NONE")
-    assert (events["req_method"], events["path"]) == ("POST", "/events")
-    assert int(FUNCTIONS["events"]["max_instance_num"]) == 2
-    assert not [t for t in STACK.module.resources(TRIGGER).values() if t["type"] == "DEDICATEDGATEWAY"]
-
-
 # --- messages
 
 
 def test_interruption_reaches_the_function_and_is_repeated_until_it_is_a_dead_letter():
-    """CTS's trace starts the function; FunctionGraph repeats it three times."""
+    """CTS's trace starts the function; FunctionGraph repeats it three times. A failed sweep is left to the next one."""
     stage = Stage(failing)
     stage.account.events.publish("interruptServer", "server-1", "node-1", by_system=True)
     stage.account.events.publish("startServer", "server-1", "node-1")
+    stage.stack.invoke_async("sweep", {"own": True})
     stage.run_for(60)
 
     assert [run.outcome for run in stage.runs("interrupt")] == [InvocationOutcome.FAILED] * 4
@@ -333,73 +309,75 @@ def test_interruption_reaches_the_function_and_is_repeated_until_it_is_a_dead_le
     assert letter["request_payload"]["cts"]["resource_id"] == "server-1"
     assert letter["request_context"]["approximate_invoke_count"] == 4
     assert letter["request_context"]["function_urn"].endswith(":journeyman-interrupt:latest")
+    assert len([run for run in stage.runs("sweep") if run.event == {"own": True}]) == 1
 
 
 def failing(_event, _context):
     raise RuntimeError("no")
 
 
-def test_failed_sweep_is_neither_repeated_nor_a_dead_letter():
-    """The next one does the same work."""
-    stage = Stage(failing)
-    stage.stack.invoke_async("sweep", {})
-    stage.run_for(60)
-
-    assert len(stage.runs("sweep")) == 1
-    assert stage.stack.dead_letters() == []
-
-
 def test_message_of_the_queue_arrives_when_it_is_due():
     """It goes to the function `delay`, whose instance waits; a due one goes to its step at once."""
-    stage = Stage(lambda event, _context: deliver(event) if "messages" in event else None)
-    queue = queue_of(stage, "journeyman-provision")
 
-    def deliver(event):
-        own = queue_of(stage, "journeyman-delay")
-        return own.deliver_delayed(event, ends_at=stage.clock.now() + timedelta(seconds=90))
+    def message_after(seconds):
+        at = START + timedelta(seconds=seconds)
+        return Message(cluster="demo", step=Step.TERMINATE, reason=f"after {seconds} s", at=at)
 
-    queue.send([message_at(seconds) for seconds in (0, 40, 20)])
+    def deliver(event, _context):
+        if "messages" in event:
+            own = queue_of("journeyman-delay")
+            own.deliver_delayed(event, ends_at=stage.clock.now() + timedelta(seconds=90))
+
+    def queue_of(caller):
+        urns = {step: stage.stack.urn_of(step.value) for step in Step}
+        names = {"functions": urns, "delay_function": stage.stack.urn_of("delay")}
+        account = stage.account
+        return FunctionQueue(account.rest_api(caller), stage.clock, project_id=account.project_id, **names)
+
+    stage = Stage(deliver)
+    queue_of("journeyman-provision").send([message_after(seconds) for seconds in (0, 40, 20)])
     stage.run_for(10)
-    first = [run.started_at for run in stage.runs("terminate")]
+    assert [run.started_at for run in stage.runs("terminate")] == [START]
     stage.run_for(50)
 
-    assert first == [START]
-    assert [run.started_at - START for run in stage.runs("terminate")[1:]] == [
-        timedelta(seconds=20),
-        timedelta(seconds=40),
-    ]
+    later = [run.started_at - START for run in stage.runs("terminate")[1:]]
+    assert later == [timedelta(seconds=20), timedelta(seconds=40)]
     assert {run.outcome for run in stage.runs("delay")} == {InvocationOutcome.SUCCEEDED}
     assert stage.account.permissions.denied == []
-
-
-def message_at(seconds):
-    at = START + timedelta(seconds=seconds)
-    return Message(cluster="demo", step=Step.TERMINATE, reason=f"after {seconds} s", at=at)
-
-
-def queue_of(stage, caller):
-    urns = {step: stage.stack.urn_of(step.value) for step in Step}
-    return FunctionQueue(
-        stage.account.rest_api(caller),
-        stage.clock,
-        project_id=stage.account.project_id,
-        functions=urns,
-        delay_function=stage.stack.urn_of("delay"),
-    )
 
 
 # --- agencies
 
 
-def call(stage, caller, operation, path, body=None, method="GET", service="cce"):
-    api = stage.account.rest_api(f"journeyman-{caller}")
-    return api(RestCall(service=service, operation=operation, method=method, path=path, body=body))
+def test_agencies_allow_what_the_function_does_and_nothing_else():
+    """The function `delay` invokes the deployment's functions, not others, and creates no nodes."""
+    stage = Stage(checks_permissions=True)
+    base = f"/v2/{stage.account.project_id}/fgs/functions"
+    nodes = f"/api/v3/projects/{stage.account.project_id}/clusters/{CLUSTER_ID}/nodes"
+    other = stage.stack.urn_of("sweep").replace("journeyman-sweep", "payroll")
+    invocation = {"method": "POST", "service": "functiongraph", "body": {}}
+
+    def call(caller, operation, path, **more):
+        given = {"service": "cce", "method": "GET", **more}
+        return stage.account.rest_api(f"journeyman-{caller}")(RestCall(operation=operation, path=path, **given))
+
+    path = f"{base}/{stage.stack.urn_of('sweep')}/invocations-async"
+    assert call("delay", "AsyncInvokeFunction", path, **invocation)["request_id"]
+    for caller, operation, path, more in (
+        ("delay", "AsyncInvokeFunction", f"{base}/{other}/invocations-async", invocation),
+        ("delay", "CreateNode", nodes, {"method": "POST", "body": {}}),
+        ("sweep", "ListNodes", nodes, {}),
+        ("terminate", "CreateNode", nodes, {"method": "POST", "body": {}}),
+        ("provision", "DeleteNode", f"{nodes}/n", {"method": "DELETE"}),
+    ):
+        with pytest.raises(RestApiError) as refused:
+            call(caller, operation, path, **more)
+        assert refused.value.status == 403, (caller, operation)
 
 
 def test_each_function_has_an_agency_of_its_own():
     """Of FunctionGraph, with policies that exist; an account has few agencies."""
     agencies = STACK.module.resources("huaweicloud_identity_agency").values()
-
     assert len({properties["agency"] for properties in FUNCTIONS.values()}) == len(FUNCTIONS) == len(agencies)
     assert len(agencies) <= MOST_AGENCIES
     assert {agency["delegated_service_name"] for agency in agencies} == {"op_svc_cff"}
@@ -417,49 +395,22 @@ def test_every_policy_is_attached_and_of_the_right_scope():
         assert role["type"] == ("AX" if all(a.startswith(("bss:", "obs:")) for a in actions) else "XA"), role["name"]
 
 
-def test_agencies_allow_what_the_function_does_and_nothing_else():
-    """The function `delay` invokes the deployment's functions, not others, and creates no nodes."""
-    stage = Stage(checks_permissions=True)
-    base = f"/v2/{stage.account.project_id}/fgs/functions"
-    nodes = f"/api/v3/projects/{stage.account.project_id}/clusters/{CLUSTER_ID}/nodes"
-    other = stage.stack.urn_of("sweep").replace("journeyman-sweep", "payroll")
-    invocation = {"method": "POST", "service": "functiongraph", "body": {}}
-    answer = call(stage, "delay", "AsyncInvokeFunction", f"{base}/{stage.stack.urn_of('sweep')}/invocations-async", **invocation)  # fmt: skip
-
-    assert answer["request_id"]
-    for caller, operation, path, more in (
-        ("delay", "AsyncInvokeFunction", f"{base}/{other}/invocations-async", invocation),
-        ("delay", "CreateNode", nodes, {"method": "POST", "body": {}}),
-        ("sweep", "ListNodes", nodes, {}),
-        ("terminate", "CreateNode", nodes, {"method": "POST", "body": {}}),
-        ("provision", "DeleteNode", f"{nodes}/n", {"method": "DELETE"}),
-    ):
-        with pytest.raises(RestApiError) as refused:
-            call(stage, caller, operation, path, **more)
-        assert refused.value.status == 403, (caller, operation)
-
-
 # --- deploying
 
 
-def test_deploying_without_terraform_says_what_to_install():
+@table(
+    "variables", "said",
+    without_terraform=({"TERRAFORM": "no-such-program"}, "OpenTofu"),
+    without_a_cluster=({"TERRAFORM": "true", "HW_REGION_NAME": "r", "TF_VAR_cluster_name": ""}, "TF_VAR_cluster_id"),
+)  # fmt: skip
+def test_deploying_names_what_is_missing(variables, said):
     """Before anything is built."""
-    done = make("deploy-huawei", "TERRAFORM=no-such-program")
-
+    done = make("deploy-huawei", f"TERRAFORM={variables['TERRAFORM']}", **variables)
     assert done.returncode != 0
-    assert "OpenTofu" in done.stdout
-
-
-def test_deploying_without_a_cluster_names_the_missing_settings():
-    """Before anything is built."""
-    done = make("deploy-huawei", "TERRAFORM=true", HW_REGION_NAME="cn-north-4", TF_VAR_cluster_name="")
-
-    assert done.returncode != 0
-    assert "TF_VAR_cluster_id" in done.stdout
+    assert said in done.stdout
 
 
 def test_readme_lists_every_variable_of_the_module():
     """With its default, which the table shows."""
     text = (FOLDER / "README.md").read_text()
-
     assert [name for name in STACK.module.variables if f"`{name}`" not in text] == []

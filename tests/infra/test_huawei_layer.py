@@ -69,7 +69,6 @@ def test_package_is_within_the_limits_and_for_its_interpreter(package):
 def test_handlers_and_package_have_no_name_in_common(package):
     """FunctionGraph unpacks both into one folder."""
     handlers = {path.stem for path in (ROOT / "functions" / "huawei").glob("*.py")}
-
     assert not handlers & {path.stem for path in package.site.iterdir()}
 
 
@@ -87,7 +86,6 @@ def test_package_modules_import_with_its_requirements_alone(package):
 def test_built_function_initializes(package, name):
     """The package has all imports of handler and initializer."""
     done = package.run(f"{CONTEXT}\nimport {name}; {name}.initialize(context)")
-
     assert done.returncode == 0, done.stderr
 
 
@@ -96,7 +94,6 @@ def test_built_api_lists_clusters(package):
     event = json.dumps({"httpMethod": "GET", "path": "/clusters", "headers": {}, "requestContext": {"requestId": "r"}})
     code = f"import api, json\napi.initialize(context)\nprint(json.dumps(api.handler(json.loads({event!r}), context)))"
     done = package.run(CONTEXT + code)
-
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout.splitlines()[-1])
     assert (answer["statusCode"], json.loads(answer["body"])) == (200, {"clusters": [{"name": "demo"}]})

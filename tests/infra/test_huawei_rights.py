@@ -41,7 +41,7 @@ FUNCTIONS = (*STEPS, "api", "events", "delay")
 CLUSTER_ID = "c1000000-0000-4000-8000-000000000001"
 FORWARDER = {"FORWARDER_SERVICE_ACCOUNT": "journeyman/forwarder", "FORWARDER_AUDIENCE": "journeyman"}
 UNOBSERVED = {
-    "obs:object:PutObject": "FunctionGraph itself stores dead letters: test_agency_stores_the_dead_letters_of_its_function",
+    "obs:object:PutObject": "FunctionGraph itself stores dead letters: test_agency_stores_the_dead_letters_of_its_function"
 }
 READS_NO_NETWORK = "some regions check cce:cluster:get for client certificates (docs/architecture.md); this function does nothing else with it"
 UNOBSERVED_OF = {
@@ -265,7 +265,6 @@ def test_every_right_of_a_function_is_used(permissions, function):
     name = f"journeyman-{function}"
     unused = permissions.granted(name) - permissions.used[name]
     expected = {*UNOBSERVED, *UNOBSERVED_OF.get(function, ())}
-
     assert {right.action for right in unused} == expected & {right.action for right in permissions.granted(name)}
 
 

@@ -16,7 +16,6 @@ def test_every_requirement_is_pinned_with_hashes_and_names_no_index(path):
     """The build installs exactly what was reviewed."""
     text = path.read_text().replace("\\\n", " ")
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
-
     assert all(re.match(r"[a-z0-9-]+==\S+ .*--hash=sha256:[0-9a-f]{64}", line) for line in lines)
     assert "index-url" not in text
     assert "://" not in text
@@ -27,7 +26,6 @@ def test_the_layer_has_every_dependency_the_package_declares():
     declared = re.search(r"^dependencies = \[(.*?)^\]", (ROOT / "pyproject.toml").read_text(), re.DOTALL | re.MULTILINE)
     names = {re.split(r"[\[>=<,]", name)[0] for name in re.findall(r'"([^"]+)"', declared[1])}
     locked = {line.partition("==")[0] for line in LOCKED[0].read_text().splitlines() if "==" in line}
-
     assert names <= locked
 
 

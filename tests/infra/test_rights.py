@@ -403,7 +403,6 @@ def end_fleet_plans(stage):
 def test_no_request_is_forbidden(result, component):
     """Every request of the scenario is within the chart's role."""
     requests = result.requests_of(component)
-
     assert requests
     assert sorted({str(r) for r in requests if not r.allowed}) == []
 
@@ -413,7 +412,6 @@ def test_every_permission_is_used(result, component):
     """The test fails for a permission that the scenario does not use."""
     requests = result.requests_of(component)
     rights = result.rights_of(component)
-
     assert rights
     assert sorted(str(right) for right in rights if not any(right.covers(r) for r in requests)) == []
 
@@ -428,7 +426,6 @@ def test_creations_with_a_lost_answer_are_sent_twice(result):
 def test_helm_keeps_the_crds_of_another_owner_and_its_own(result):
     """The NodePool CRD existed; the release owns the others, which outlive it with all their objects."""
     before, after, roles_left = result.installed, *result.left
-
     assert before.pop("nodepools.karpenter.sh") == ""
     assert set(before.values()) == {RELEASE}
     assert len(before) == 8

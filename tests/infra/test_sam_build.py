@@ -52,7 +52,6 @@ def sam(*arguments: str, **variables: str) -> subprocess.CompletedProcess:
 def test_template_validates():
     """It finds mistakes that the linter does not, as a misspelt SAM property."""
     done = sam("validate")
-
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -60,7 +59,6 @@ def test_templates_have_no_lint():
     """`sam validate --lint` runs the same linter, for one template at a time."""
     templates = [str(ROOT / "template.yaml"), str(ROOT / "infra" / "aws" / "cluster.yaml")]
     done = subprocess.run([tool("cfn-lint"), *templates], text=True, capture_output=True, check=False)
-
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -120,7 +118,6 @@ def test_build_has_a_layer_for_each_architecture(built, layer, machine):
     """The stack's parameter Architecture, which is chosen after the build, selects one of them."""
     site = built.folder / layer / "python"
     libraries = [f.name for f in site.rglob("*.so") if ".cpython-" in f.name]
-
     assert libraries
     assert all(f"-{machine}-" in name for name in libraries)
     assert (site / "journeyman" / "runtime" / "aws.py").is_file()
@@ -201,7 +198,6 @@ def test_layer_is_compiled_if_its_interpreter_is_installed(built):
     """The files are unchecked: the zip loses file times, and each cold start would compile files again."""
     site = built.folder / "JourneymanLayer" / "python"
     compiled = list((site / "journeyman").rglob(f"*.cpython-{built.version.replace('.', '')}.pyc"))
-
     assert len(compiled) == len(list((site / "journeyman").rglob("*.py")))
     assert all(int.from_bytes(f.read_bytes()[4:8], "little") == 0b01 for f in compiled)
 
@@ -234,7 +230,6 @@ def test_built_function_fails_only_the_malformed_record(built, runtime_client, n
     record = {"messageId": "m-1", "body": "{", "eventSource": "aws:sqs", "attributes": {}}
     with function(built, runtime_client, name) as lambda_:
         answer = lambda_.invoke({"Records": [record]})
-
     assert answer == ("response", {"batchItemFailures": [{"itemIdentifier": "m-1"}]}), lambda_.output
     (line,) = [json.loads(text) for text in lambda_.output.splitlines() if text.startswith("{")]
     assert (line["level"], line["error"], line["id"]) == ("ERROR", "MalformedEventError", "m-1")
@@ -244,7 +239,6 @@ def test_malformed_direct_event_raises_an_error(built, runtime_client):
     """The schedule has no queue, so the invocation must count as failed."""
     with function(built, runtime_client, "sweep") as lambda_:
         kind, error = lambda_.invoke({"version": "1", "source": "sweep"})
-
     assert (kind, error["errorType"]) == ("error", "MalformedEventError"), lambda_.output
     assert "id" in error["errorMessage"]
 
@@ -254,6 +248,5 @@ def test_built_api_lists_clusters(built, runtime_client):
     event = json.loads((ROOT / "events" / "api" / "get-clusters.json").read_text())
     with function(built, runtime_client, "api") as lambda_:
         kind, answer = lambda_.invoke(event)
-
     assert (kind, answer["statusCode"]) == ("response", 200), lambda_.output
     assert json.loads(answer["body"]) == {"clusters": [{"name": "demo"}]}

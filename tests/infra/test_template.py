@@ -1,7 +1,6 @@
 """template.yaml: triggers, permissions, queues and dead-letter queues."""
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from journeyman_simulator.cloud_rules.iam_policies import needed_rights
 from journeyman_simulator.cloud_rules.policy_statements import allowing_statement, read_statements
 from journeyman_simulator.cloud_rules.trace_header import MAX_RUNS
 from journeyman_simulator.sam_stack import SamStack, read_template
+from tests.helpers.small_clusters import table
 
 ROOT = Path(__file__).parents[2]
 TEMPLATE = read_template(ROOT / "template.yaml")
@@ -31,9 +31,32 @@ WORKING_QUEUES = {name: q for name, q in QUEUES.items() if "DeadLetters" not in 
 RULES = {name: r["Properties"] for name, r in RESOURCES.items() if r["Type"] == "AWS::Events::Rule"}
 API = RESOURCES["JourneymanApi"]["Properties"]
 ACCOUNT_LIMIT = 10
+OWN, OTHER, FOREIGN = "123456789012", "111122223333", "999999999999"
 MAPPINGS = {name: r["Properties"] for name, r in RESOURCES.items() if r["Type"] == "AWS::Lambda::EventSourceMapping"}
 TEN_MINUTES, SHORTEST_LONG_RETRY = 600, 22  # seconds; of `retry_seconds` from the fifth receive on
 DAYS_14 = 14 * 24 * 3600
+CUSTOM_PARAMETERS = "AllowSSMReadOfCustomParameters"
+
+
+class Account:
+    """An account with what a template's variables need: queues that have a URL."""
+
+    region, account = "us-east-1", OWN
+
+    def client(self, _service):
+        return self
+
+    def create_queue(self, **request):
+        return {"QueueUrl": f"https://sqs.us-east-1.amazonaws.com/{OWN}/{request['QueueName']}"}
+
+    def get_queue_attributes(self, **request):
+        name = request["QueueUrl"].rpartition("/")[2]
+        return {"Attributes": {"QueueArn": f"arn:aws:sqs:us-east-1:{OWN}:{name}"}}
+
+
+def variables_of(**parameters):
+    """Return the environment of the functions of a stack with these parameters."""
+    return SamStack(Account(), TEMPLATE, {"ClusterName": "dev", **parameters}).variables
 
 
 def of_type(kind: str) -> dict:
@@ -89,7 +112,6 @@ def test_scheduler_parameters_have_the_defaults_of_the_code():
 def test_functions_have_the_layer_of_their_architecture(architecture, layer):
     """Lambda refuses another one; the build makes both."""
     stack = SamStack(Account(), TEMPLATE, {"ClusterName": "dev", "Architecture": architecture})
-
     assert stack.layers == [layer]
     assert RESOURCES[layer]["Properties"]["CompatibleArchitectures"] == [architecture]
     assert TEMPLATE["Globals"]["Function"]["Architectures"] == [{"Ref": "Architecture"}]
@@ -98,7 +120,6 @@ def test_functions_have_the_layer_of_their_architecture(architecture, layer):
 def test_every_log_group_has_a_retention():
     """Log lines without a retention are never deleted."""
     groups = of_type("AWS::Logs::LogGroup")
-
     assert {f["LoggingConfig"]["LogGroup"]["Ref"] for f in FUNCTIONS.values()} == set(groups)
     assert all(group["RetentionInDays"] == {"Ref": "LogRetentionDays"} for group in groups.values())
 
@@ -118,14 +139,14 @@ def test_step_queues_are_fifo_and_their_visibility_outlasts_the_function():
 def test_every_queue_has_a_dead_letter_queue_with_an_alarm(name):
     """It keeps a failed message for two weeks."""
     queue = QUEUES[name]
-    letters = get_att(queue["RedrivePolicy"]["deadLetterTargetArn"])
+    letters, most = get_att(queue["RedrivePolicy"]["deadLetterTargetArn"]), queue["RedrivePolicy"]["maxReceiveCount"]
 
-    assert queue["RedrivePolicy"]["maxReceiveCount"] >= 10 + TEN_MINUTES // SHORTEST_LONG_RETRY
-    assert queue["MessageRetentionPeriod"] >= queue["RedrivePolicy"]["maxReceiveCount"] * queue["VisibilityTimeout"]
+    assert most >= 10 + TEN_MINUTES // SHORTEST_LONG_RETRY
+    assert queue["MessageRetentionPeriod"] >= most * queue["VisibilityTimeout"]
     assert QUEUES[letters].get("FifoQueue") == queue.get("FifoQueue")
     assert QUEUES[letters]["MessageRetentionPeriod"] == DAYS_14
-    alarms = of_type("AWS::CloudWatch::Alarm").values()
-    assert letters in {get_att(dimension["Value"]) for alarm in alarms for dimension in alarm.get("Dimensions", ())}
+    watched = {get_att(dimension["Value"]) for alarm in ALARMS.values() for dimension in alarm.get("Dimensions", ())}
+    assert letters in watched
 
 
 ALARMS = {name: r["Properties"] for name, r in RESOURCES.items() if r["Type"] == "AWS::CloudWatch::Alarm"}
@@ -145,26 +166,10 @@ def metrics_of(alarm: dict) -> set[tuple[str, str, str]]:
 WATCHED = {watched for alarm in ALARMS.values() for watched in metrics_of(alarm)}
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_every_function_has_alarms_for_errors_and_throttles(name):
-    """A function that fails or waits makes no noise of its own."""
-    assert {("AWS/Lambda", "Errors", name), ("AWS/Lambda", "Throttles", name)} <= WATCHED
-
-
-@pytest.mark.parametrize("name", WORKING_QUEUES)
-def test_every_queue_has_an_alarm_for_the_age_of_its_oldest_message(name):
-    """A message that is delivered again and again reaches no dead-letter queue for a long time."""
-    assert ("AWS/SQS", "ApproximateAgeOfOldestMessage", name) in WATCHED
-
-
-def test_missing_sweeps_and_failing_runs_raise_alarms():
-    """Without a sweep there is no data; a run with a wrong setting fails no function."""
-    (heartbeat,), (errors,) = ALARMS["SweepAlarm"]["Metrics"], ALARMS["RunErrorsAlarm"]["Metrics"]
-
-    assert heartbeat["Expression"] == "SELECT SUM(journeyman_sweeps_total) FROM Journeyman"
-    assert (ALARMS["SweepAlarm"]["TreatMissingData"], ALARMS["SweepAlarm"]["Threshold"]) == ("breaching", 1)
-    assert errors["Expression"] == "SELECT SUM(journeyman_errors_total) FROM Journeyman"
-    assert {"journeyman_sweeps_total", "journeyman_errors_total"} <= set(METRICS)
+def test_every_function_and_queue_has_alarms():
+    """A function that fails or waits makes no noise, nor does a message that is delivered again and again."""
+    ages = {("AWS/SQS", "ApproximateAgeOfOldestMessage", name) for name in WORKING_QUEUES}
+    assert ages | {("AWS/Lambda", metric, name) for metric in ("Errors", "Throttles") for name in FUNCTIONS} <= WATCHED
 
 
 @pytest.mark.parametrize("name", ALARMS)
@@ -172,6 +177,28 @@ def test_every_alarm_is_sent_to_the_topic_and_reads_at_most_ten_metrics(name):
     """CloudWatch refuses more."""
     assert ALARMS[name]["AlarmActions"]["Fn::If"][0] == "HasAlarmTopic"
     assert len(ALARMS[name].get("Metrics", ())) <= 10
+
+
+@table(
+    "alarm", "function", "metric", "kind", "settings",
+    no_data_without_a_sweep=(
+        "SweepAlarm", "SUM", "journeyman_sweeps_total", "counter", {"TreatMissingData": "breaching", "Threshold": 1},
+    ),
+    run_with_a_wrong_setting_fails_no_function=("RunErrorsAlarm", "SUM", "journeyman_errors_total", "counter", {}),
+    rejected_placement_has_no_dead_letter=(
+        "DefectsAlarm", "SUM", "journeyman_plan_defects_total", "counter", {"Threshold": 0},
+    ),
+    pods_are_unreached_for_three_periods=(
+        "UnreachedPodsAlarm", "MAX", "journeyman_scheduler_unreached_pods", "gauge",
+        {"Threshold": 0, "EvaluationPeriods": 3, "TreatMissingData": "notBreaching"},
+    ),
+)  # fmt: skip
+def test_alarm_reads_a_metric_of_the_product(alarm, function, metric, kind, settings):
+    """A single pass that reaches the pods ends that alarm; without pods there is no data."""
+    (query,) = ALARMS[alarm]["Metrics"]
+    assert query["Expression"] == f"SELECT {function}({metric}) FROM {NAMESPACE}"
+    assert METRICS[metric].kind == kind
+    assert ALARMS[alarm].items() >= settings.items()
 
 
 def test_every_rule_and_schedule_has_a_dead_letter_queue():
@@ -184,27 +211,6 @@ def test_every_rule_and_schedule_has_a_dead_letter_queue():
     assert {get_att(target["DeadLetterConfig"]["Arn"]) for target in targets} == {"EventDeadLetters"}
     assert get_att(sending["Resource"]) == "EventDeadLetters"
     assert ("AWS/SQS", "ApproximateNumberOfMessagesVisible", "EventDeadLetters") in WATCHED
-
-
-def test_rejected_placements_raise_an_alarm():
-    """No message goes to a dead-letter queue, so the alarm reads a declared metric in the product's namespace."""
-    alarm = of_type("AWS::CloudWatch::Alarm")["DefectsAlarm"]
-    (query,) = alarm["Metrics"]
-    name, namespace = re.fullmatch(r"SELECT SUM\((\w+)\) FROM (\w+)", query["Expression"]).groups()
-    assert METRICS[name].kind == "counter"
-    assert namespace == NAMESPACE
-    assert alarm["Threshold"] == 0
-
-
-def test_pods_that_are_never_reached_raise_an_alarm():
-    """A single pass that reaches them ends it, so the alarm waits for three periods; without pods there is no data."""
-    alarm = ALARMS["UnreachedPodsAlarm"]
-    (query,) = alarm["Metrics"]
-    name, namespace = re.fullmatch(r"SELECT MAX\((\w+)\) FROM (\w+)", query["Expression"]).groups()
-
-    assert METRICS[name].kind == "gauge"
-    assert (namespace, alarm["Threshold"], alarm["EvaluationPeriods"]) == (NAMESPACE, 0, 3)
-    assert alarm["TreatMissingData"] == "notBreaching"
 
 
 @pytest.mark.parametrize("name", QUEUES)
@@ -234,7 +240,6 @@ def test_functions_that_requeue_themselves_may_loop():
     """A chain passes through the sweep and a step's own queue; interrupt and the API start chains only."""
     loops = {name for name, f in FUNCTIONS.items() if f.get("RecursiveLoop")}
     no_value = {"Ref": "AWS::NoValue"}
-
     assert loops == {f"{step.name.title()}Function" for step in FIFO_QUEUE_STEPS} | {"SweepFunction"}
     assert {str(FUNCTIONS[name]["RecursiveLoop"]) for name in loops} == {
         str({"Fn::If": ["AllowsLoops", "Allow", no_value]})
@@ -244,10 +249,8 @@ def test_functions_that_requeue_themselves_may_loop():
 @pytest.mark.parametrize(("mode", "is_below_lambdas_limit"), [("Terminate", True), ("Allow", False)])
 def test_chains_end_before_lambda_stops_them(mode, is_below_lambdas_limit):
     """A run with the last hop is the function's (hops + 1)th in its chain."""
-    parameters = {"ClusterName": "dev", "RecursiveLoop": mode}
-    variables = SamStack(Account(), TEMPLATE, parameters).variables
-
-    assert (read_environment(variables).settings["dev"].max_hops + 1 < MAX_RUNS) is is_below_lambdas_limit
+    settings = read_environment(variables_of(RecursiveLoop=mode)).settings["dev"]
+    assert (settings.max_hops + 1 < MAX_RUNS) is is_below_lambdas_limit
 
 
 def test_functions_may_receive_from_their_own_queue_only():
@@ -310,7 +313,6 @@ def test_rules_match_exactly_the_events_that_interrupt_handles(path):
     through = [name for name, rule in RULES.items() if matches(rule["EventPattern"], event)]
     trigger = parse_trigger(event)
     is_ignored = isinstance(trigger, Interruption) and trigger.kind is InterruptionKind.NO_OP
-
     assert len(through) == (0 if is_ignored else 1)
 
 
@@ -318,7 +320,6 @@ def test_only_the_alarms_of_the_parameter_pause_disruption():
     """Without them there is no rule, so that the alarms of an account cost no invocation."""
     event = json.loads((ROOT / "events" / "eventbridge" / "cloudwatch-alarm" / "alarm.json").read_text())
     pattern = RULES["AlarmRule"]["EventPattern"]
-
     assert not matches(pattern, {**event, "resources": ["arn:aws:cloudwatch:us-east-1:123456789012:alarm:other"]})
     assert RESOURCES["AlarmRule"]["Condition"] == "PausesOnAlarms"
     assert TEMPLATE["Parameters"]["PauseOnAlarms"]["Default"] == ""
@@ -334,25 +335,16 @@ def test_interrupt_queue_accepts_messages_from_the_rules_only():
         assert (allow["Principal"], get_att(allow["Resource"])) == ({"Service": "events.amazonaws.com"}, queue)
 
 
-SCHEDULES = {
-    "SweepSchedule": ("SweepFunction", Step.SWEEP, "*"),
-}
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_schedules_send_parseable_triggers(name):
+def test_sweep_schedule_sends_a_parseable_trigger():
     """EventBridge Scheduler fills in the id and the time."""
-    schedule, (target, step, cluster) = of_type("AWS::Scheduler::Schedule")[name], SCHEDULES[name]
-    text = schedule["Target"]["Input"]
-    text = text if isinstance(text, str) else text["Fn::Sub"].replace("${ClusterName}", "dev")
-    filled = text.replace("<aws.scheduler.execution-id>", "d32c5k").replace(
-        "<aws.scheduler.scheduled-time>", "2026-11-21T09:00:00Z"
-    )
-    trigger = parse_trigger(json.loads(filled))
+    ((name, schedule),) = of_type("AWS::Scheduler::Schedule").items()
+    text = schedule["Target"]["Input"].replace("<aws.scheduler.execution-id>", "d32c5k")
+    text = text.replace("<aws.scheduler.scheduled-time>", "2026-11-21T09:00:00Z")
+    trigger = parse_trigger(json.loads(text))
 
-    assert get_att(schedule["Target"]["Arn"]) == target
-    assert (trigger.step, trigger.cluster) == (step, cluster)
-    assert "<" not in filled
+    assert (name, get_att(schedule["Target"]["Arn"])) == ("SweepSchedule", "SweepFunction")
+    assert (trigger.step, trigger.cluster) == (Step.SWEEP, "*")
+    assert "<" not in text
 
 
 def every_allow() -> Iterator[tuple[str, dict]]:
@@ -366,7 +358,6 @@ def every_allow() -> Iterator[tuple[str, dict]]:
 def test_no_policy_allows_a_wildcard_action():
     """The policies list every allowed action."""
     allowed = {(name, action) for name, s in every_allow() for action in listed(s["Action"])}
-
     assert allowed
     assert {(name, action) for name, action in allowed if "*" in action} == set()
 
@@ -387,10 +378,8 @@ def test_launches_and_terminations_require_the_clusters_tags():
     """The functions cannot change other clusters' instances in the account."""
     for _, statement in every_allow():
         if {"ec2:TerminateInstances", "ec2:CreateTags", "iam:CreateInstanceProfile"} & set(listed(statement["Action"])):
-            tags = {
-                k: v for k, v in statement["Condition"]["StringEquals"].items() if k.endswith("eks:eks-cluster-name")
-            }
-            assert list(tags.values()) == [{"Ref": "ClusterName"}]
+            equal = statement["Condition"]["StringEquals"].items()
+            assert [v for k, v in equal if k.endswith("eks:eks-cluster-name")] == [{"Ref": "ClusterName"}]
 
 
 def test_only_the_node_role_and_the_schedules_role_can_be_passed():
@@ -411,69 +400,45 @@ def test_only_instance_profiles_of_the_cluster_can_be_changed():
     """A tag in the request says nothing about the profile: only the path, which Journeyman gives each profile, does."""
     path = "arn:${AWS::Partition}:iam::${AWS::AccountId}:instance-profile/karpenter/${AWS::Region}/${ClusterName}/*"
     reading = {"iam:GetInstanceProfile", "iam:ListInstanceProfiles"}
-    resources = {
-        str(s["Resource"])
-        for _, s in every_allow()
-        if any("InstanceProfile" in action and action not in reading for action in listed(s["Action"]))
-    }
-
-    assert resources == {str({"Fn::Sub": path})}
+    changing = [(a, s["Resource"]) for _, s in every_allow() for a in listed(s["Action"]) if a not in reading]
+    assert {str(on) for action, on in changing if "InstanceProfile" in action} == {str({"Fn::Sub": path})}
 
 
 def test_other_accounts_may_send_only_the_events_that_are_handled():
-    """Any other event on the default bus could start a rule of the account's owner."""
+    """Any other event on the default bus could start a rule of the account's owner. Alarms are of this account only."""
     condition = RESOURCES["ClusterEventsPolicy"]["Properties"]["Statement"]["Condition"]["StringEquals"]
-    patterns = [
-        rule["EventPattern"] for name, rule in RULES.items() if name != "AlarmRule"
-    ]  # alarms of this account only
-
-    assert set(condition["events:source"]) == {source for p in patterns for source in p["source"]}
-    assert set(condition["events:detail-type"]) == {kind for p in patterns for kind in p["detail-type"]}
+    patterns = [rule["EventPattern"] for name, rule in RULES.items() if name != "AlarmRule"]
+    for field in ("source", "detail-type"):
+        assert set(condition[f"events:{field}"]) == {value for pattern in patterns for value in pattern[field]}
 
 
 def test_only_the_sweep_changes_schedules_and_only_those_of_the_group():
     """Their role sends to the two queues whose steps windows start, and to the dead-letter queue."""
-    changing = {
-        (name, str(s["Resource"])) for name, s in every_allow() if "scheduler:CreateSchedule" in listed(s["Action"])
-    }
+    creating = [(name, s) for name, s in every_allow() if "scheduler:CreateSchedule" in listed(s["Action"])]
     (targets,) = RESOURCES["WindowSchedulesRole"]["Properties"]["Policies"]
     (sending,) = statements(targets)
     arn = "arn:${AWS::Partition}:scheduler:${AWS::Region}:${AWS::AccountId}:schedule/${WindowSchedules}/*"
+    queues, policy = {"ConsolidateQueue", "ProvisionQueue", "EventDeadLetters"}, "WindowSchedulesPolicy"
 
-    assert changing == {("WindowSchedulesPolicy", str({"Fn::Sub": arn}))}
-    assert [name for name in FUNCTIONS if {"Ref": "WindowSchedulesPolicy"} in FUNCTIONS[name]["Policies"]] == [
-        "SweepFunction"
-    ]
-    assert {get_att(queue) for queue in sending["Resource"]} == {
-        "ConsolidateQueue",
-        "ProvisionQueue",
-        "EventDeadLetters",
-    }
+    assert {(name, str(s["Resource"])) for name, s in creating} == {(policy, str({"Fn::Sub": arn}))}
+    assert [name for name in FUNCTIONS if {"Ref": policy} in FUNCTIONS[name]["Policies"]] == ["SweepFunction"]
+    assert {get_att(queue) for queue in sending["Resource"]} == queues
     assert RESOURCES["WindowSchedules"]["Type"] == "AWS::Scheduler::ScheduleGroup"
 
 
 def test_keys_and_custom_parameters_are_readable_only_if_they_are_named():
     """Both are lists of ARNs, empty by default."""
-    resources = {
-        action: s["Resource"]
-        for _, s in every_allow()
-        for action in listed(s["Action"])
-        if action.startswith("kms:") or s.get("Sid") == "AllowSSMReadOfCustomParameters"
-    }
-
-    assert {str(resource) for action, resource in resources.items() if action.startswith("kms:")} == {
-        str({"Ref": "KmsKeyArns"})
-    }
-    assert resources["ssm:GetParameters"] == {"Ref": "SsmParameterArns"}
-    assert (
-        TEMPLATE["Parameters"]["KmsKeyArns"]["Default"] == TEMPLATE["Parameters"]["SsmParameterArns"]["Default"] == ""
-    )
+    allowed = [(s.get("Sid"), action, s["Resource"]) for _, s in every_allow() for action in listed(s["Action"])]
+    keys = [on for _, action, on in allowed if action.startswith("kms:")]
+    (custom,) = (on for sid, action, on in allowed if (sid, action) == (CUSTOM_PARAMETERS, "ssm:GetParameters"))
+    assert {str(resource) for resource in keys} == {str({"Ref": "KmsKeyArns"})}
+    assert custom == {"Ref": "SsmParameterArns"}
+    assert all(TEMPLATE["Parameters"][name]["Default"] == "" for name in ("KmsKeyArns", "SsmParameterArns"))
 
 
 def test_forwarder_and_nodes_get_their_access_on_request():
     """The forwarder's role may send to its two queues; the entry of nodes has EKS's type for them."""
     role, entry = RESOURCES["ForwarderRole"], RESOURCES["NodeAccess"]
-
     assert role["Properties"]["ManagedPolicyArns"] == [{"Ref": "ForwarderPolicy"}]
     assert (role["Condition"], RESOURCES["ForwarderIdentity"]["Condition"]) == ("HasForwarderIdentity",) * 2
     assert (entry["Condition"], entry["Properties"]["Type"]) == ("HasNodeAccessEntry", "EC2_LINUX")
@@ -487,7 +452,6 @@ def test_each_function_has_the_policies_of_its_step():
     launching = {f for f in FUNCTIONS if "ec2:RunInstances" in actions_of(f)}
     ending = {f for f in FUNCTIONS if "ec2:TerminateInstances" in actions_of(f)}
     releasing = {f for f in FUNCTIONS if {"iam:DeleteInstanceProfile", "ec2:DeleteLaunchTemplate"} & actions_of(f)}
-
     assert launching == {"ProvisionFunction", "ConsolidateFunction"}
     assert ending == {"TerminateFunction"}
     assert releasing == {"ProvisionFunction"}
@@ -496,13 +460,8 @@ def test_each_function_has_the_policies_of_its_step():
 def test_access_entries_have_the_groups_of_the_chart():
     """The groups are those that the chart's values name."""
     access = yaml.safe_load((ROOT / "infra" / "chart" / "values.yaml").read_text())["access"]
-    entries = of_type("AWS::EKS::AccessEntry")
-    groups = {
-        get_att(e["PrincipalArn"]).removesuffix("Role"): e["KubernetesGroups"]
-        for e in entries.values()
-        if "KubernetesGroups" in e
-    }
-
+    entries = [entry for entry in of_type("AWS::EKS::AccessEntry").values() if "KubernetesGroups" in entry]
+    groups = {get_att(e["PrincipalArn"]).removesuffix("Role"): e["KubernetesGroups"] for e in entries}
     assert groups == {f: [s["name"] for s in access[f.removesuffix("Function").lower()]] for f in FUNCTIONS}
 
 
@@ -521,33 +480,15 @@ def test_vpc_is_optional_and_its_interfaces_are_denied_to_our_code():
     assert "lambda:SourceFunctionArn" in denial["Condition"]["ArnLike"]
 
 
-OWN, OTHER, FOREIGN = "123456789012", "111122223333", "999999999999"
-CLUSTER_TEMPLATE = read_template(ROOT / "infra" / "aws" / "cluster.yaml")
-
-
-class _Account:
-    """An account whose queues have a URL."""
-
-    region, account = "us-east-1", OWN
-
-    def client(self, _service):
-        return self
-
-    def create_queue(self, **request):
-        return {"QueueUrl": f"https://sqs.us-east-1.amazonaws.com/{OWN}/{request['QueueName']}"}
-
-    def get_queue_attributes(self, **request):
-        name = request["QueueUrl"].rpartition("/")[2]
-        return {"Attributes": {"QueueArn": f"arn:aws:sqs:us-east-1:{OWN}:{name}"}}
-
-
 def may_assume(arn, **parameters):
     """Whether IAM lets a function of a stack with these parameters assume the role, as far as the function's policies go."""
-    policies = read_statements(
-        "FunctionPolicy", SamStack(_Account(), TEMPLATE, parameters).policy_document("FunctionPolicy")
-    )
-    (right,) = needed_rights("sts", "AssumeRole", {"RoleArn": arn}, _Account())
+    stack = SamStack(Account(), TEMPLATE, {"ClusterName": "c", "NodeRoleArn": "n", **parameters})
+    policies = read_statements("FunctionPolicy", stack.policy_document("FunctionPolicy"))
+    (right,) = needed_rights("sts", "AssumeRole", {"RoleArn": arn}, Account())
     return allowing_statement(policies, right) is not None
+
+
+CLUSTER_TEMPLATE = read_template(ROOT / "infra" / "aws" / "cluster.yaml")
 
 
 def cluster_role(account, step="Provision", prefix="emea"):
@@ -556,90 +497,58 @@ def cluster_role(account, step="Provision", prefix="emea"):
     return f"arn:aws:iam::{account}:role{role['Path']}{role['RoleName']['Fn::Sub'].replace('${RolePrefix}', prefix)}"
 
 
+MINE = {"ClusterRoleArns": f"arn:aws:iam::{FOREIGN}:role/mine-*"}
+"""The parameters of a stack that may assume roles of one's own."""
+
+
 @pytest.mark.parametrize("step", ["Provision", "Terminate", "Consolidate", "Interrupt", "Sweep", "Api"])
 def test_cluster_of_a_named_account_needs_no_deployment_of_the_main_stack(step):
     """Its register entry names a role of infra/aws/cluster.yaml; the account is named once, for all of its clusters."""
-    accounts = f"{OTHER},444455556666"
-
-    assert may_assume(cluster_role(OWN, step), ClusterName="c", NodeRoleArn="n")
+    assert may_assume(cluster_role(OWN, step))
     for prefix in ("emea", "apac-2"):
-        assert may_assume(cluster_role(OTHER, step, prefix), ClusterName="c", NodeRoleArn="n", ClusterAccounts=accounts)
+        assert may_assume(cluster_role(OTHER, step, prefix), ClusterAccounts=f"{OTHER},444455556666")
 
 
-def test_roles_of_other_accounts_and_paths_may_not_be_assumed():
-    """Everyone who can write a register entry has no other role to gain."""
-    known = {"ClusterName": "c", "NodeRoleArn": "n", "ClusterAccounts": OTHER}
-
-    assert not may_assume(cluster_role(OTHER), ClusterName="c", NodeRoleArn="n")
-    assert not may_assume(cluster_role(FOREIGN), **known)
-    assert not may_assume(f"arn:aws:iam::{OTHER}:role/Administrator", **known)
-    assert not may_assume(f"arn:aws:iam::{OWN}:role/other/journeyman/emea-provision", **known)
-    assert not may_assume(f"arn:aws:iam::{OWN}:role/journeyman-emea-provision", **known)
-
-
-def test_role_of_ones_own_may_be_named():
-    """The parameter ClusterRoleArns serves roles that were created otherwise."""
-    arn = f"arn:aws:iam::{FOREIGN}:role/mine-*"
-
-    assert may_assume(
-        f"arn:aws:iam::{FOREIGN}:role/mine-provision", ClusterName="c", NodeRoleArn="n", ClusterRoleArns=arn
-    )
-    assert not may_assume(f"arn:aws:iam::{FOREIGN}:role/yours", ClusterName="c", NodeRoleArn="n", ClusterRoleArns=arn)
+@table(
+    "arn", "parameters", "expected",
+    cluster_of_another_account=(cluster_role(OTHER), {}, False),
+    cluster_of_an_account_that_is_not_named=(cluster_role(FOREIGN), {"ClusterAccounts": OTHER}, False),
+    another_role=(f"arn:aws:iam::{OTHER}:role/Administrator", {"ClusterAccounts": OTHER}, False),
+    another_path=(f"arn:aws:iam::{OWN}:role/other/journeyman/emea-provision", {"ClusterAccounts": OTHER}, False),
+    no_path=(f"arn:aws:iam::{OWN}:role/journeyman-emea-provision", {"ClusterAccounts": OTHER}, False),
+    named_role=(f"arn:aws:iam::{FOREIGN}:role/mine-provision", MINE, True),
+    role_beside_the_named_ones=(f"arn:aws:iam::{FOREIGN}:role/yours", MINE, False),
+)  # fmt: skip
+def test_roles_of_other_accounts_and_paths_may_not_be_assumed(arn, parameters, expected):
+    """Who can write a register entry gains no other role. ClusterRoleArns names roles that were created otherwise."""
+    assert may_assume(arn, **parameters) is expected
 
 
 @pytest.mark.parametrize("kind", ["eks", "eks-config-map", "kubeconfig"])
 def test_template_registers_clusters_in_the_form_that_the_code_parses(kind):
     """Its own cluster has the chosen access; further clusters are registered as written."""
     more = '[{"name": "emea", "region": "eu-west-1", "access": {"kind": "eks", "endpoint": "private"}}]'
-    parameters = {
-        "ClusterName": "dev",
-        "KubernetesAccess": kind,
-        "KubeconfigPath": "/opt/kubeconfig",
-        "MoreClusters": more,
-    }
-    variables = SamStack(Account(), TEMPLATE, parameters).variables
-
-    clusters = read_environment(variables).clusters
+    access = {"KubernetesAccess": kind, "KubeconfigPath": "/opt/kubeconfig"}
+    clusters = read_environment(variables_of(**access, MoreClusters=more)).clusters
     assert set(clusters) == {"dev", "emea"}
     assert clusters["dev"].access == (KubeconfigAccess(path="/opt/kubeconfig") if kind == "kubeconfig" else EksAccess())
     assert clusters["emea"].access == EksAccess(endpoint="private")
 
 
-class Account:
-    """An account with what a template's variables need: queues that have a URL."""
-
-    region, account = "eu-central-1", "123456789012"
-
-    def client(self, _service):
-        return self
-
-    def create_queue(self, **parameters):
-        return {"QueueUrl": f"https://sqs/{parameters['QueueName']}"}
-
-    def get_queue_attributes(self, **parameters):
-        return {"Attributes": {"QueueArn": f"arn:{parameters['QueueUrl']}"}}
-
-
 def test_api_routes_except_the_forwarders_require_credentials():
     """A plan reveals much of a cluster. The forwarder has no AWS credentials, so its route is throttled instead."""
-    api = RESOURCES["JourneymanApi"]["Properties"]
-    assert api["Auth"] == {"DefaultAuthorizer": "AWS_IAM", "InvokeRole": "NONE"}
+    assert API["Auth"] == {"DefaultAuthorizer": "AWS_IAM", "InvokeRole": "NONE"}
     routes = [event["Properties"] for event in FUNCTIONS["ApiFunction"]["Events"].values()]
-    signed = {(r["Method"], r["Path"]) for r in routes if "Auth" not in r}
-    assert signed == {
+    assert {(r["Method"], r["Path"]) for r in routes if "Auth" not in r} == {
         ("get", "/clusters"),
         ("get", "/clusters/{name}/plan"),
         ("get", "/clusters/{name}/metrics"),
         ("post", "/clusters/{name}/requeue"),
     }
-
     (unsigned,) = (r for r in routes if "Auth" in r)
-    assert (unsigned["Method"], unsigned["Path"], unsigned["Auth"]) == (
-        "post",
-        "/clusters/{name}/events",
-        {"Authorizer": "NONE"},
-    )
-    every, throttled = api["MethodSettings"]
+    assert (unsigned["Method"], unsigned["Path"]) == ("post", "/clusters/{name}/events")
+    assert unsigned["Auth"] == {"Authorizer": "NONE"}
+    every, throttled = API["MethodSettings"]
     assert (every["HttpMethod"], every["ResourcePath"]) == ("*", "/*")
     assert (throttled["HttpMethod"], throttled["ResourcePath"].replace("~1", "/")) == ("POST", f"/{unsigned['Path']}")
     for limit in ("ThrottlingRateLimit", "ThrottlingBurstLimit"):
@@ -651,6 +560,5 @@ def test_api_routes_except_the_forwarders_require_credentials():
 def test_forwarder_policy_allows_sending_to_two_queues_only():
     """Its credentials are in the cluster."""
     (statement,) = statements(RESOURCES["ForwarderPolicy"]["Properties"])
-
     assert statement["Action"] == "sqs:SendMessage"
     assert {get_att(queue) for queue in statement["Resource"]} == {"ProvisionQueue", "TerminateQueue"}

@@ -131,8 +131,6 @@ def test_replay_runs_from_the_wheel_in_an_empty_folder(environment, tmp_path):
     events = site_of(environment) / "journeyman_simulator" / "deployment" / "events"
     event, cluster = events / "forwarder" / "pods-unschedulable.json", events / "clusters" / "zero-nodes.yaml"
     own = {"AWS_PROFILE": "nope", "AWS_REGION": "eu-west-1", "HTTP_PROXY": NOWHERE, "http_proxy": NOWHERE}
-
     output = run(environment / "journeyman", "replay", event, "--cluster", cluster, cwd=tmp_path, **own)
-
     assert "ec2:CreateFleet" in output
     assert not list(tmp_path.iterdir())

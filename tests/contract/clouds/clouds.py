@@ -177,6 +177,10 @@ class CloudUnderTest(ABC):
         if reason := self.differences.get(behaviour):
             pytest.skip(f"{self.name}: {reason}")
 
+    def _node_class(self, version: str, spec: JSON) -> JSON:
+        metadata = {"name": "default", "uid": "0c6f", "generation": 2, "creationTimestamp": "2026-11-02T07:00:00Z"}
+        return {"apiVersion": f"{self.group}/{version}", "kind": self.kind, "metadata": metadata, "spec": spec}
+
     def wait(self, seconds: float) -> None:
         """Let time pass."""
         self.clock.advance(seconds)
@@ -260,7 +264,6 @@ class _Aws(CloudUnderTest):
     }
 
     def open(self, stack: ExitStack) -> None:
-        """See `CloudUnderTest`."""
         prices = shipped_on_demand(self.region)
         account = opened(self.account_kind, self.clock, prices, on_event=self.published.append, **self.opening)
         self.account = stack.enter_context(account)
@@ -272,7 +275,6 @@ class _Aws(CloudUnderTest):
         self.zones = tuple(sorted(s["AvailabilityZone"] for s in subnets))[:3]
 
     def provider(self, cluster: str, *, unreachable: bool = False) -> CloudProvider:
-        """See `CloudUnderTest`."""
         settings = AwsSettings(
             cluster_name=cluster,
             region=self.region,
@@ -290,27 +292,16 @@ class _Aws(CloudUnderTest):
         return _LossyEc2(client, self._losses) if service == "ec2" else client
 
     def node_class(self, network: str = "demo", **spec: Any) -> JSON:
-        """See `CloudUnderTest`."""
-        return {
-            "apiVersion": "karpenter.k8s.aws/v1",
-            "kind": self.kind,
-            "metadata": {
-                "name": "default",
-                "uid": "0c6f",
-                "generation": 2,
-                "creationTimestamp": "2026-11-02T07:00:00Z",
-            },
-            "spec": {
-                "amiSelectorTerms": [{"alias": "al2023@latest"}],
-                "role": self._seeded.role,
-                "subnetSelectorTerms": [{"tags": {"karpenter.sh/discovery": network}}],
-                "securityGroupSelectorTerms": [{"tags": {"karpenter.sh/discovery": "demo"}}],
-                **spec,
-            },
+        spec = {
+            "amiSelectorTerms": [{"alias": "al2023@latest"}],
+            "role": self._seeded.role,
+            "subnetSelectorTerms": [{"tags": {"karpenter.sh/discovery": network}}],
+            "securityGroupSelectorTerms": [{"tags": {"karpenter.sh/discovery": "demo"}}],
+            **spec,
         }
+        return self._node_class("v1", spec)
 
     def add_subnet(self, zone: str, network: str, *, is_full: bool = False) -> None:
-        """See `CloudUnderTest`."""
         block = f"172.31.{128 + next(self._serial)}.0/28"
         made = self._ec2.create_subnet(VpcId=self._vpc, CidrBlock=block, AvailabilityZone=zone)["Subnet"]["SubnetId"]
         self._ec2.create_tags(Resources=[made], Tags=[{"Key": "karpenter.sh/discovery", "Value": network}])
@@ -321,50 +312,39 @@ class _Aws(CloudUnderTest):
             )  # all addresses of the block
 
     def fail(self, operation: str, failure: str) -> None:
-        """See `CloudUnderTest`."""
         self.account.fail_next(self.operations[operation], self.failures[failure])
 
     def lose_next_launch(self) -> None:
-        """See `CloudUnderTest`."""
         self._losses["create_fleet"] += 1
 
     def out_of_stock(self, instance_type: str, zone: str, capacity_type: str) -> None:
-        """See `CloudUnderTest`."""
         self.account.out_of_stock(instance_type, zone, capacity_type, self.clock.now() + timedelta(minutes=3))
 
     def shows_stock(self, *, of: str, zone: str, has_stock: bool) -> None:
-        """See `CloudUnderTest`."""
         raise NotImplementedError
 
     def interrupt(self, instance_id: str) -> None:
-        """See `CloudUnderTest`."""
         self.account.interrupt(instance_id)
 
     def terminate(self, instance_id: str) -> None:
-        """See `CloudUnderTest`."""
         self._ec2.terminate_instances(InstanceIds=[instance_id])
 
     def stop(self, instance_id: str) -> None:
-        """See `CloudUnderTest`."""
         self._ec2.stop_instances(InstanceIds=[instance_id])
 
     def tag(self, instance_id: str, tags: Mapping[str, str]) -> None:
-        """See `CloudUnderTest`."""
         self._ec2.create_tags(Resources=[instance_id], Tags=[{"Key": k, "Value": v} for k, v in tags.items()])
 
     def untag(self, instance_id: str, key: str) -> None:
-        """See `CloudUnderTest`."""
         [tag] = self._ec2.describe_tags(
             Filters=[{"Name": "resource-id", "Values": [instance_id]}, {"Name": "key", "Values": [key]}]
         )["Tags"]
         self._ec2.delete_tags(Resources=[instance_id], Tags=[{"Key": key, "Value": tag["Value"]}])
 
     def schedule_maintenance(self, instance_id: str) -> None:
-        """See `CloudUnderTest`."""
         self.account.instances.checks.plan(instance_id, "instance-retirement", self.clock.now() + timedelta(days=2))
 
     def add_copies(self, instance: Instance, number: int) -> None:
-        """See `CloudUnderTest`."""
         tags = [{"Key": key, "Value": value} for key, value in instance.tags.items() if not key.startswith("aws:")]
         self._ec2.run_instances(
             ImageId=instance.image_id,
@@ -375,15 +355,12 @@ class _Aws(CloudUnderTest):
         )
 
     def act(self) -> None:
-        """See `CloudUnderTest`."""
         self.account.act()
 
     def calls(self) -> Counter[str]:
-        """See `CloudUnderTest`."""
         return Counter(self.account.calls())
 
     def cluster_tags(self, cluster: str) -> Mapping[str, str]:
-        """See `CloudUnderTest`."""
         return {"eks:eks-cluster-name": cluster}
 
 
@@ -424,7 +401,6 @@ class AwsInProcess(_Aws):
         self.account.instances.known[instance_id].tags.update(tags)
 
     def untag(self, instance_id: str, key: str) -> None:
-        """See `tag`."""
         del self.account.instances.known[instance_id].tags[key]
 
 
@@ -433,41 +409,40 @@ class _SimulatedAccount(CloudUnderTest):
 
     account: AlibabaAccount | HuaweiAccount
 
+    @contextmanager
+    def denying(self, operation: str) -> Iterator[None]:
+        self.account.deny(self.permissions[operation])
+        try:
+            yield
+        finally:
+            self.account.allow(self.permissions[operation])
+
     def out_of_stock(self, instance_type: str, zone: str, capacity_type: str) -> None:
-        """See `CloudUnderTest`."""
         self.account.out_of_stock(instance_type, zone, capacity_type, self.clock.now() + timedelta(minutes=3))
 
     def interrupt(self, instance_id: str) -> None:
-        """See `CloudUnderTest`."""
         self.account.interrupt(instance_id)
 
     def terminate(self, instance_id: str) -> None:
-        """See `CloudUnderTest`."""
         self.account.terminate(instance_id)
 
     def stop(self, instance_id: str) -> None:
-        """See `CloudUnderTest`."""
         self.account.stop(instance_id)
 
     def tag(self, instance_id: str, tags: Mapping[str, str]) -> None:
-        """See `CloudUnderTest`."""
         self.account.set_tags(instance_id, tags)
 
     def untag(self, instance_id: str, key: str) -> None:
-        """See `CloudUnderTest`."""
         self.account.remove_tags(instance_id, key)
 
     def schedule_maintenance(self, instance_id: str) -> None:
-        """See `CloudUnderTest`."""
         self.account.schedule_maintenance(instance_id)
 
     def act(self) -> None:
-        """See `CloudUnderTest`."""
         with self.account.gate.lock:
             self.account.act()
 
     def calls(self) -> Counter[str]:
-        """See `CloudUnderTest`."""
         return Counter(self.account.calls())
 
 
@@ -520,7 +495,6 @@ class _Alibaba(_SimulatedAccount):
     }
 
     def open(self, stack: ExitStack) -> None:
-        """See `CloudUnderTest`."""
         self.account: AlibabaAccount = AlibabaAccount(self.clock, on_event=self.published.append)
         self._seeded = self.account.seed(cluster="demo")
         self.zones = tuple(sorted(self._seeded.vswitches))
@@ -536,7 +510,6 @@ class _Alibaba(_SimulatedAccount):
         """Return a client whose requests get no answer."""
 
     def provider(self, cluster: str, *, unreachable: bool = False) -> CloudProvider:
-        """See `CloudUnderTest`."""
         settings = AlibabaSettings(cluster_id=self._cluster_id(cluster), region=self.region, max_parallel_launches=4)
         api = self.unreachable_api() if unreachable else self._api
         return AlibabaCloudProvider(api, settings, self.clock, self.node_class_api)
@@ -554,27 +527,16 @@ class _Alibaba(_SimulatedAccount):
         return self._clusters[cluster]
 
     def node_class(self, network: str = "demo", **spec: Any) -> JSON:
-        """See `CloudUnderTest`."""
-        return {
-            "apiVersion": "karpenter.k8s.alibabacloud/v1alpha1",
-            "kind": self.kind,
-            "metadata": {
-                "name": "default",
-                "uid": "0c6f",
-                "generation": 2,
-                "creationTimestamp": "2026-11-02T07:00:00Z",
-            },
-            "spec": {
-                "imageSelectorTerms": [{"alias": "AlibabaCloudLinux3@latest"}],
-                "vSwitchSelectorTerms": [{"tags": {"karpenter.sh/discovery": network}}],
-                "securityGroupSelectorTerms": [{"tags": {"karpenter.sh/discovery": "demo"}}],
-                "systemDisk": {"volumeSize": "40Gi"},
-                **spec,
-            },
+        spec = {
+            "imageSelectorTerms": [{"alias": "AlibabaCloudLinux3@latest"}],
+            "vSwitchSelectorTerms": [{"tags": {"karpenter.sh/discovery": network}}],
+            "securityGroupSelectorTerms": [{"tags": {"karpenter.sh/discovery": "demo"}}],
+            "systemDisk": {"volumeSize": "40Gi"},
+            **spec,
         }
+        return self._node_class("v1alpha1", spec)
 
     def add_subnet(self, zone: str, network: str, *, is_full: bool = False) -> None:
-        """See `CloudUnderTest`."""
         with self.account.gate.lock:
             made = self.account.network.add_vswitch(zone, f"10.0.{100 + next(self._serial)}.0/28")
             made.tags["karpenter.sh/discovery"] = network
@@ -582,31 +544,18 @@ class _Alibaba(_SimulatedAccount):
                 self.account.set_free_addresses(made.id, 0)
 
     def fail(self, operation: str, failure: str) -> None:
-        """See `CloudUnderTest`."""
         _, action = self.operations[operation]
         is_repeated = failure in ("throttled", "unavailable")
         self.account.fail_next(action, self.failures[failure], self.attempts if is_repeated else 1)
 
-    @contextmanager
-    def denying(self, operation: str) -> Iterator[None]:
-        """See `CloudUnderTest`."""
-        self.account.deny(self.permissions[operation])
-        try:
-            yield
-        finally:
-            self.account.allow(self.permissions[operation])
-
     def lose_next_launch(self) -> None:
-        """See `CloudUnderTest`."""
         _, action = self.operations["launch"]
         self.account.lose_next_answer(action)
 
     def shows_stock(self, *, of: str, zone: str, has_stock: bool) -> None:
-        """See `CloudUnderTest`."""
         self.account.set_stock(of, zone, "on-demand", category="" if has_stock else "WithoutStock")
 
     def add_copies(self, instance: Instance, number: int) -> None:
-        """See `CloudUnderTest`."""
         for _ in range(number):
             self.account.instances.launch(
                 instance_type=instance.instance_type,
@@ -619,7 +568,6 @@ class _Alibaba(_SimulatedAccount):
             )
 
     def cluster_tags(self, cluster: str) -> Mapping[str, str]:
-        """See `CloudUnderTest`."""
         return {cluster_tag(self._cluster_id(cluster)): "owned"}
 
 
@@ -634,11 +582,9 @@ class AlibabaOverHttp(_Alibaba):
     attempts = 3
 
     def api(self, stack: ExitStack) -> OpenApi:
-        """See `_Alibaba`."""
         return self._client(stack.enter_context(serving(self.account)))
 
     def unreachable_api(self) -> OpenApi:
-        """See `_Alibaba`."""
         return self._client("127.0.0.1:9")
 
     def _client(self, endpoint: str) -> OpenApi:
@@ -659,11 +605,9 @@ class AlibabaInProcess(_Alibaba):
     name = "Alibaba Cloud in process"
 
     def api(self, stack: ExitStack) -> OpenApi:
-        """See `_Alibaba`."""
         return self.account.open_api()
 
     def unreachable_api(self) -> OpenApi:
-        """See `_Alibaba`."""
         return _unreachable_api
 
 
@@ -687,7 +631,6 @@ class AlibabaRunInstances(AlibabaInProcess):
     }
 
     def node_class(self, network: str = "demo", **spec: Any) -> JSON:
-        """See `CloudUnderTest`."""
         family = {"imageFamily": "acs:alibaba_cloud_linux_3_2104_lts_x64"}
         given = {"imageSelectorTerms": [family], "systemDisk": {"size": 40}, "metadataOptions": {}, **spec}
         return {**super().node_class(network, **given), "apiVersion": ACS_API.resource.api_version}
@@ -756,7 +699,6 @@ class _Huawei(_SimulatedAccount):
     }
 
     def open(self, stack: ExitStack) -> None:
-        """See `CloudUnderTest`."""
         self.account: HuaweiAccount = HuaweiAccount(self.clock, region=self.region, on_event=self.published.append)
         self._seeded = self.account.seed(cluster="demo")
         self.zones = self.account.zones
@@ -772,7 +714,6 @@ class _Huawei(_SimulatedAccount):
         """Return a client whose requests get no answer."""
 
     def provider(self, cluster: str, *, unreachable: bool = False) -> CloudProvider:
-        """See `CloudUnderTest`."""
         settings = HuaweiSettings(
             cluster_id=self._cluster_id(cluster),
             project_id=self._seeded.project_id,
@@ -793,72 +734,43 @@ class _Huawei(_SimulatedAccount):
 
     def node_class(self, network: str = "demo", **spec: Any) -> JSON:
         """See `CloudUnderTest`; subnets of a network have its name."""
-        return {
-            "apiVersion": CCENODECLASS.api_version,
-            "kind": self.kind,
-            "metadata": {
-                "name": "default",
-                "uid": "0c6f",
-                "generation": 2,
-                "creationTimestamp": "2026-11-02T07:00:00Z",
-            },
-            "spec": {
-                "subnetSelectorTerms": [{"name": network}],
-                "imsSelector": {"imsFamily": "Huawei Cloud EulerOS 2.0"},
-                "blockDeviceMappings": {"root": {"volumeSize": 40, "volumeType": "SSD"}},
-                "login": {"sshKey": self._seeded.key_pair},
-                **spec,
-            },
+        spec = {
+            "subnetSelectorTerms": [{"name": network}],
+            "imsSelector": {"imsFamily": "Huawei Cloud EulerOS 2.0"},
+            "blockDeviceMappings": {"root": {"volumeSize": 40, "volumeType": "SSD"}},
+            "login": {"sshKey": self._seeded.key_pair},
+            **spec,
         }
+        return self._node_class("v1alpha1", spec)
 
     def add_subnet(self, zone: str, network: str, *, is_full: bool = False) -> None:
-        """See `CloudUnderTest`."""
         with self.account.gate.lock:
             made = self.account.network.add_subnet(network, f"10.0.{100 + next(self._serial)}.0/28")
             if is_full:
                 self.account.set_free_addresses(made.id, 0)
 
     def fail(self, operation: str, failure: str) -> None:
-        """See `CloudUnderTest`."""
         is_repeated = failure == "throttled" or (failure == "unavailable" and operation != "launch")
         times = self.attempts if is_repeated else 1
         self.account.fail_next(self.operations[operation], self.failures[failure], times)
 
-    @contextmanager
-    def denying(self, operation: str) -> Iterator[None]:
-        """See `CloudUnderTest`."""
-        self.account.deny(self.permissions[operation])
-        try:
-            yield
-        finally:
-            self.account.allow(self.permissions[operation])
-
     def lose_next_launch(self) -> None:
-        """See `CloudUnderTest`."""
         self.account.lose_next_answer(self.operations["launch"])
 
     def shows_stock(self, *, of: str, zone: str, has_stock: bool) -> None:
-        """See `CloudUnderTest`."""
         self.account.set_sold_out(of, zone, "on-demand", sold_out=not has_stock)
 
     def add_copies(self, instance: Instance, number: int) -> None:
-        """See `CloudUnderTest`."""
         first = self.account.instances.known[self.instance_id(instance)]
         settings = self._seeded
         path = f"/api/v3/projects/{settings.project_id}/clusters/{first.cluster_id}/nodes"
         for copy in range(number):
-            body = {
-                "kind": "Node",
-                "apiVersion": "v3",
-                "metadata": {"name": f"copy-{copy:032x}"},
-                "spec": first.spec,
-            }
+            body = {"kind": "Node", "apiVersion": "v3", "metadata": {"name": f"copy-{copy:032x}"}, "spec": first.spec}
             call = RestCall(service=CCE, operation="CreateNode", method="POST", path=path, body=body)
             self.account.rest_api()(call)
         self.wait(60)
 
     def cluster_tags(self, cluster: str) -> Mapping[str, str]:
-        """See `CloudUnderTest`."""
         return {CLUSTER: self._cluster_id(cluster)}
 
     def instance_id(self, instance: Instance) -> str:
@@ -878,11 +790,9 @@ class HuaweiOverHttp(_Huawei):
     attempts = 3
 
     def api(self, stack: ExitStack) -> RestApi:
-        """See `_Huawei`."""
         return self._client(stack.enter_context(rest_server.serving(self.account)))
 
     def unreachable_api(self) -> RestApi:
-        """See `_Huawei`."""
         return self._client("http://127.0.0.1:9")
 
     def _client(self, url: str) -> RestApi:
@@ -905,11 +815,9 @@ class HuaweiInProcess(_Huawei):
     name = "Huawei Cloud in process"
 
     def api(self, stack: ExitStack) -> RestApi:
-        """See `_Huawei`."""
         return self.account.rest_api()
 
     def unreachable_api(self) -> RestApi:
-        """See `_Huawei`."""
         return _unreachable_rest_api
 
 

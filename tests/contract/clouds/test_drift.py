@@ -44,7 +44,6 @@ def test_new_instance_has_not_drifted(running, provider, ready, state_of, claim_
     """It has the subnet, security groups and image of the NodeClass, whatever its type and zone."""
     first, second = running("first"), running("second", capacity_type="spot")
     claims = [claim_of("first", first), claim_of("second", second)]
-
     assert provider.is_drifted(claims, [state_of(ready)]) == {"first": "", "second": ""}
 
 
@@ -68,7 +67,6 @@ def test_instance_in_a_subnet_that_is_not_selected_any_more_drifts(cloud, runnin
     cloud.add_subnet(instance.zone, "moved")
     body = cloud.node_class("moved")
     moved = {**body, "status": provider.resolve(body, cloud.clock.now())}
-
     (reason,) = (reason for field, reason in cloud.drift_reasons.items() if field.lower() in ("subnets", "vswitches"))
     assert provider.is_drifted([claim_of("n", instance)], [state_of(moved)]) == {"n": reason}
 
@@ -76,7 +74,6 @@ def test_instance_in_a_subnet_that_is_not_selected_any_more_drifts(cloud, runnin
 def test_instance_drifts_from_each_id_in_the_status(cloud, running, provider, ready, state_of, claim_of):
     """The NodeClass has found other objects, such as a newer image; while it has found none, nothing is known."""
     claims = [claim_of("n", running("n"))]
-
     for field, reason in cloud.drift_reasons.items():
         assert provider.is_drifted(claims, [state_of(with_other_ids(ready, field))]) == {"n": reason}
         unresolved = {**ready, "status": {**ready["status"], field: []}}

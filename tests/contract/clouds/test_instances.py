@@ -66,7 +66,6 @@ def test_instance_exists_until_it_is_terminated(cloud, running, provider):
 def test_instance_that_still_starts_is_deleted(cloud, launch, request_for, provider):
     """A cloud that cannot delete it yet raises a retryable error."""
     provider_id = launch(request_for("hasty")).instance.provider_id
-
     assert deleted(cloud, provider, provider_id) <= 4
     assert provider.list() == ()
 
@@ -77,7 +76,6 @@ def test_stopped_instance_is_listed_and_deleted(cloud, running, provider):
     cloud.stop(cloud.instance_id(instance))
     cloud.wait(600)
     assert [(i.provider_id, i.state) for i in provider.list()] == [(instance.provider_id, "stopped")]
-
     deleted(cloud, provider, instance.provider_id)
     assert provider.list() == ()
 
@@ -94,21 +92,20 @@ def test_externally_terminated_instance_is_not_found(cloud, running, provider):
     assert is_gone(provider, instance.provider_id)
 
 
-def test_unknown_instance_is_not_found(cloud, provider):
-    """So a NodeClaim with a stale provider id can be finalized."""
-    assert provider.get_each([cloud.unknown_provider_id]) == {}
-    assert is_gone(provider, cloud.unknown_provider_id)
-
-
 def test_foreign_provider_id_is_an_error_without_a_request(cloud, provider):
-    """It does not count as a terminated instance, so no finalizer is removed because of it."""
+    """It does not count as a terminated instance, so no finalizer is removed because of it.
+
+    An unknown instance does, so that a NodeClaim with a stale provider id can be finalized.
+    """
     before = cloud.calls()
     errors = provider.delete_each(cloud.foreign_provider_ids)
-
     assert provider.get_each(cloud.foreign_provider_ids) == {}
     assert errors.keys() == set(cloud.foreign_provider_ids)
     assert all(type(e) is NoInstanceIdError and "provider id" in str(e) for e in errors.values())
     assert cloud.calls() == before
+
+    assert provider.get_each([cloud.unknown_provider_id]) == {}
+    assert is_gone(provider, cloud.unknown_provider_id)
 
 
 def test_instances_end_together(cloud, running, provider):
@@ -166,7 +163,6 @@ def test_list_leaves_out_instances_without_a_node_pool(cloud, running, provider)
     cloud.require("node pool tag")
     instance = running("stripped")
     cloud.untag(cloud.instance_id(instance), labels.NODEPOOL)
-
     assert provider.list() == ()
     assert provider.get_each([instance.provider_id])[instance.provider_id].provider_id == instance.provider_id
 
@@ -176,7 +172,6 @@ def test_foreign_tags_on_an_instance_change_nothing(cloud, cluster, running, pro
     instance = running("tagged")
     cloud.tag(cloud.instance_id(instance), {"owner": "alice", "karpenter.sh/discovery": "other"})
     [listed] = provider.list()
-
     assert listed.claim == "tagged"
     assert listed.tags["owner"] == "alice"
     assert listed.tags.items() >= cloud.cluster_tags(cluster).items()
@@ -236,18 +231,15 @@ def test_spot_reclaim_is_an_interruption_of_that_instance(cloud, running, provid
 
 def test_external_stop_and_termination_are_interruptions(cloud, running):
     """Each event names the instance."""
-    instance = running("handled")
-    id_ = cloud.instance_id(instance)
+    id_ = cloud.instance_id(running("handled"))
     cloud.published.clear()
-    cloud.stop(id_)
-    cloud.wait(600)
-    stopped = {t.kind for t in map(parse_trigger, cloud.published) if id_ in t.instance_ids}
-    cloud.terminate(id_)
-    cloud.wait(600)
-    ended = {t.kind for t in map(parse_trigger, cloud.published) if id_ in t.instance_ids}
-
-    assert InterruptionKind.INSTANCE_STOPPED in stopped
-    assert InterruptionKind.INSTANCE_TERMINATED in ended
+    for change, kind in (
+        (cloud.stop, InterruptionKind.INSTANCE_STOPPED),
+        (cloud.terminate, InterruptionKind.INSTANCE_TERMINATED),
+    ):
+        change(id_)
+        cloud.wait(600)
+        assert kind in {t.kind for t in map(parse_trigger, cloud.published) if id_ in t.instance_ids}
 
 
 def test_scheduled_maintenance_is_a_status_of_the_instance(cloud, running, provider):
@@ -255,7 +247,6 @@ def test_scheduled_maintenance_is_a_status_of_the_instance(cloud, running, provi
     instance, healthy = running("maintained"), running("healthy")
     cloud.schedule_maintenance(cloud.instance_id(instance))
     statuses = [s for s in provider.statuses() if s.provider_id in (instance.provider_id, healthy.provider_id)]
-
     assert [(s.provider_id, s.category) for s in statuses] == [(instance.provider_id, "EventStatus")]
     assert statuses[0].name
 
@@ -289,10 +280,7 @@ def test_passing_failures_are_retryable(cloud, running, provider, failure, kind)
 def test_refusals_name_the_operation_and_the_remedy(cloud, running, provider, failure):
     """A retry does not help; a user must change the role's permissions or the key."""
     instance = running("locked")
-    calls = {
-        "delete": lambda: delete(provider, instance.provider_id),
-        "statuses": provider.statuses,
-    }
+    calls = {"delete": lambda: delete(provider, instance.provider_id), "statuses": provider.statuses}
     for operation, method in calls.items():
         cloud.fail(operation, failure)
         with pytest.raises(CloudProviderError) as caught:

@@ -93,7 +93,6 @@ def test_repeated_launch_adopts_the_instance(cloud, cluster, launch, request_for
     first = launch(request_for("again"))
     cloud.wait(60)
     second = launch(request_for("again", cloud.types[2]), cloud.provider(cluster))
-
     assert second.instance.provider_id == first.instance.provider_id
     assert (second.labels, second.price) == (first.labels, first.price)
     assert len(provider.list()) == 1
@@ -104,7 +103,6 @@ def test_instance_of_a_lost_answer_is_adopted(cloud, cluster, launch, request_fo
     cloud.lose_next_launch()
     lost = launch(request_for("lost"))
     found = launch(request_for("lost"), cloud.provider(cluster))
-
     assert (type(lost.error), lost.answered) == (CreateError, False)
     assert isinstance(found, Launched)
     assert ids(provider.list()) == [found.instance.provider_id]
@@ -166,7 +164,6 @@ def test_no_launch_starts_after_the_caller_stops_reading_outcomes(provider, requ
     outcomes = provider.launch([request_for(f"rest-{n}") for n in range(12)])
     next(outcomes)
     outcomes.close()
-
     assert 1 <= len(provider.list()) <= 4
 
 
@@ -231,7 +228,6 @@ def test_subnet_with_free_addresses_is_chosen_in_a_zone(cloud, cluster, launch, 
         cloud.add_subnet(zone, f"half-{cluster}", is_full=is_full)
     body = cloud.node_class(f"half-{cluster}")
     body["status"] = provider.resolve(body, cloud.clock.now())
-
     assert launch(request_for("fits", zones=(zone,), body=body)).instance.zone == zone
 
 
@@ -250,7 +246,6 @@ def test_zones_without_a_subnet_are_reported(cloud, cluster, launch, request_for
 def test_claim_without_a_compatible_offering_has_no_capacity(launch, request_for):
     """For example, its instance type no longer exists."""
     outcome = launch(request_for("none", "m1.gone"))
-
     assert isinstance(outcome.error, InsufficientCapacityError)
     assert outcome.unavailable == ()
 
@@ -285,7 +280,6 @@ def test_launch_needs_the_permission_to_list(cloud, launch, request_for, provide
     """Without the list it could launch a second instance."""
     with cloud.denying("list"):
         refused = launch(request_for("blind"))
-
     assert (type(refused.error), refused.answered) == (CreateError, False)
     assert refused.error.condition_reason == "Unauthorized"
     assert cloud.permissions["list"] in str(refused.error)
@@ -304,7 +298,6 @@ def test_unready_node_class_launches_nothing(launch, request_for, ready, provide
     """A deleted NodeClass deletes the NodeClaim; an unready one makes it wait; an unknown one is a condition."""
     body = {**ready, "status": {**ready["status"], "conditions": [{"type": "Ready", "status": status}]}}
     outcome = launch(request_for("early", body=body, **state))
-
     assert type(outcome.error) is kind
     assert provider.list() == ()
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 from msgspec import Struct
@@ -44,13 +45,14 @@ class Rule(Struct, frozen=True, kw_only=True):
 
     def values(self) -> Iterator[tuple[str, Any]]:
         """Yield ("good", "bad" or "listed", value) for each value to test."""
-        for said, values in (
-            ("good", self.good),
-            ("bad", self.bad),
-            ("listed", self.listed),
-        ):
+        for said, values in (("good", self.good), ("bad", self.bad), ("listed", self.listed)):
             for value in values[:1] + values[1:][-1:] if self.with_few_values else values:
                 yield said, value
+
+
+def rule_of(kind: str, path: str) -> Callable[..., Rule]:
+    """Return a function that makes rules of one field; its parameters are the further attributes of `Rule`."""
+    return partial(Rule, kind=kind, path=path)
 
 
 def with_value(obj: Mapping[str, Any], path: str, value: Any) -> JSONDict:
@@ -74,36 +76,32 @@ NODE_CLASS_REF: Final = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "
 ARCH: Final = {"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64", "arm64"]}
 TAINT: Final = {"key": "example.com/gpu", "value": "yes", "effect": "NoSchedule"}
 
+
+def _specimen(version: str, kind: str, spec: JSONDict | None = None, **metadata: str) -> JSONDict:
+    body: JSONDict = {"apiVersion": version, "kind": kind, "metadata": {"name": "specimen", **metadata}}
+    return {**body, "spec": spec} if spec else body
+
+
 BASES: Final[Mapping[str, JSONDict]] = {
-    "NodePool": {
-        "apiVersion": "karpenter.sh/v1",
-        "kind": "NodePool",
-        "metadata": {"name": "specimen"},
-        "spec": {
+    "NodePool": _specimen(
+        "karpenter.sh/v1",
+        "NodePool",
+        spec={
             "template": {
                 "metadata": {"labels": {"team": "a"}},
                 "spec": {"requirements": [ARCH], "nodeClassRef": NODE_CLASS_REF, "taints": [TAINT]},
             },
             "disruption": {"consolidateAfter": "0s", "budgets": [{"nodes": "10%"}]},
         },
-    },
-    "NodeClaim": {
-        "apiVersion": "karpenter.sh/v1",
-        "kind": "NodeClaim",
-        "metadata": {"name": "specimen"},
-        "spec": {"requirements": [ARCH], "nodeClassRef": NODE_CLASS_REF, "taints": [TAINT]},
-    },
-    "NodeOverlay": {
-        "apiVersion": "karpenter.sh/v1alpha1",
-        "kind": "NodeOverlay",
-        "metadata": {"name": "specimen"},
-        "spec": {"requirements": [ARCH]},
-    },
-    "EC2NodeClass": {
-        "apiVersion": "karpenter.k8s.aws/v1",
-        "kind": "EC2NodeClass",
-        "metadata": {"name": "specimen"},
-        "spec": {
+    ),
+    "NodeClaim": _specimen(
+        "karpenter.sh/v1", "NodeClaim", spec={"requirements": [ARCH], "nodeClassRef": NODE_CLASS_REF, "taints": [TAINT]}
+    ),
+    "NodeOverlay": _specimen("karpenter.sh/v1alpha1", "NodeOverlay", spec={"requirements": [ARCH]}),
+    "EC2NodeClass": _specimen(
+        "karpenter.k8s.aws/v1",
+        "EC2NodeClass",
+        spec={
             "role": "KarpenterNodeRole",
             "amiFamily": "AL2023",
             "amiSelectorTerms": [{"id": "ami-123"}],
@@ -111,36 +109,33 @@ BASES: Final[Mapping[str, JSONDict]] = {
             "securityGroupSelectorTerms": [{"tags": {"discovery": "*"}}],
             "blockDeviceMappings": [{"deviceName": "/dev/xvda", "rootVolume": True, "ebs": {"volumeSize": "20Gi"}}],
         },
-    },
-    "ECSNodeClass": {
-        "apiVersion": "karpenter.k8s.alibabacloud/v1alpha1",
-        "kind": "ECSNodeClass",
-        "metadata": {"name": "specimen"},
-        "spec": {
+    ),
+    "ECSNodeClass": _specimen(
+        "karpenter.k8s.alibabacloud/v1alpha1",
+        "ECSNodeClass",
+        spec={
             "vSwitchSelectorTerms": [{"tags": {"discovery": "*"}}],
             "securityGroupSelectorTerms": [{"tags": {"discovery": "*"}}],
             "imageSelectorTerms": [{"alias": "AlibabaCloudLinux3@latest"}],
             "systemDisk": {"volumeSize": "40Gi"},
             "dataDisks": [{"volumeSize": "100Gi"}],
         },
-    },
-    ACS: {
-        "apiVersion": "karpenter.alibabacloud.com/v1alpha1",
-        "kind": "ECSNodeClass",
-        "metadata": {"name": "specimen"},
-        "spec": {
+    ),
+    ACS: _specimen(
+        "karpenter.alibabacloud.com/v1alpha1",
+        "ECSNodeClass",
+        spec={
             "vSwitchSelectorTerms": [{"tags": {"discovery": "*"}}],
             "securityGroupSelectorTerms": [{"tags": {"discovery": "*"}}],
             "imageSelectorTerms": [{"id": "m-123"}],
             "systemDisk": {"category": "cloud_essd"},
             "dataDisks": [{"category": "cloud_essd", "size": 120}],
         },
-    },
-    "CCENodeClass": {
-        "apiVersion": "karpenter.k8s.huawei/v1alpha1",
-        "kind": "CCENodeClass",
-        "metadata": {"name": "specimen"},
-        "spec": {
+    ),
+    "CCENodeClass": _specimen(
+        "karpenter.k8s.huawei/v1alpha1",
+        "CCENodeClass",
+        spec={
             "subnetSelectorTerms": [{"name": "nodes"}],
             "imsSelector": {"imsFamily": "Huawei Cloud EulerOS 2.0"},
             "blockDeviceMappings": {
@@ -149,41 +144,28 @@ BASES: Final[Mapping[str, JSONDict]] = {
             },
             "login": {"sshKey": "admin"},
         },
-    },
-    "CapacityBuffer": {
-        "apiVersion": "autoscaling.x-k8s.io/v1beta1",
-        "kind": "CapacityBuffer",
-        "metadata": {"name": "specimen", "namespace": "default"},
-        "spec": {"podTemplateRef": {"name": "web"}, "replicas": 2, "limits": {"cpu": "8"}},
-    },
-    "NodeDisruption": {
-        "apiVersion": "journeyman.dev/v1alpha1",
-        "kind": "NodeDisruption",
-        "metadata": {"name": "specimen"},
-        "spec": {
+    ),
+    "CapacityBuffer": _specimen(
+        "autoscaling.x-k8s.io/v1beta1",
+        "CapacityBuffer",
+        namespace="default",
+        spec={"podTemplateRef": {"name": "web"}, "replicas": 2, "limits": {"cpu": "8"}},
+    ),
+    "NodeDisruption": _specimen(
+        "journeyman.dev/v1alpha1",
+        "NodeDisruption",
+        spec={
             "reason": "Empty",
             "decision": "replace",
             "method": "emptiness",
             "candidates": [{"nodeClaim": "default-1"}],
             "replacements": [{"name": "default-2"}],
         },
-    },
-    "ChurnLedger": {
-        "apiVersion": "journeyman.dev/v1alpha1",
-        "kind": "ChurnLedger",
-        "metadata": {"name": "specimen"},
-    },
-    "FleetPlan": {
-        "apiVersion": "journeyman.dev/v1alpha1",
-        "kind": "FleetPlan",
-        "metadata": {"name": "specimen"},
-        "spec": {"moves": [{"name": "default-1", "nodeClaims": ["default-1"]}]},
-    },
-    "OfferingState": {
-        "apiVersion": "journeyman.dev/v1alpha1",
-        "kind": "OfferingState",
-        "metadata": {"name": "specimen"},
-        "spec": {"nodeClassRef": NODE_CLASS_REF},
-    },
+    ),
+    "ChurnLedger": {"apiVersion": "journeyman.dev/v1alpha1", "kind": "ChurnLedger", "metadata": {"name": "specimen"}},
+    "FleetPlan": _specimen(
+        "journeyman.dev/v1alpha1", "FleetPlan", spec={"moves": [{"name": "default-1", "nodeClaims": ["default-1"]}]}
+    ),
+    "OfferingState": _specimen("journeyman.dev/v1alpha1", "OfferingState", spec={"nodeClassRef": NODE_CLASS_REF}),
 }
 """A valid object of every kind."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.contract.crds.differences import Admitted, Reported
 from tests.contract.crds.edge_values import BOOLEANS_BAD
-from tests.contract.crds.rule import BASES, JSONDict, Rule
+from tests.contract.crds.rule import BASES, JSONDict, Rule, rule_of
 from tests.contract.crds.rules_shared import selector_rules
 
 
@@ -24,26 +24,20 @@ def term_rules() -> Iterator[Rule]:
         at, required = f"spec.{field}", field != "capacityReservationSelectorTerms"
         own = {"id": f"{prefix}0123456789abcdef0"}
         if required:
-            yield Rule(kind=kind, path=at, bad=([], None))
+            yield rule_of(kind, at)(bad=([], None))
         else:
-            yield Rule(kind=kind, path=at, good=(None,), listed=([],), because=Admitted.EMPTY)
+            yield rule_of(kind, at)(good=(None,), listed=([],), because=Admitted.EMPTY)
         yield from selector_rules(kind, at, own)
-    yield Rule(
-        kind=kind,
-        path="spec.subnetSelectorTerms",
-        good=([{"tags": {}}], [{"id": "subnet-1", "tags": {"a": "b"}}, {"id": "subnet-2"}]),
+    yield rule_of(kind, "spec.subnetSelectorTerms")(
+        good=([{"tags": {}}], [{"id": "subnet-1", "tags": {"a": "b"}}, {"id": "subnet-2"}])
     )
     name, tags = {"name": "web"}, {"tags": {"a": "b"}}
-    yield Rule(
-        kind=kind,
-        path="spec.securityGroupSelectorTerms",
+    yield rule_of(kind, "spec.securityGroupSelectorTerms")(
         good=([name], [{"name": ""}], [{**name, **tags}, tags]),
         bad=([{**name, **tags}], [{**name, "id": "sg-1"}], [{**name, "id": "sg-1", **tags}]),
     )
     mine = {"ownerID": "123456789012"}
-    yield Rule(
-        kind=kind,
-        path="spec.capacityReservationSelectorTerms",
+    yield rule_of(kind, "spec.capacityReservationSelectorTerms")(
         good=([{**mine, **tags}], [{"instanceMatchCriteria": "open"}], [{**tags, "instanceMatchCriteria": "targeted"}]),
         bad=(
             [mine],
@@ -54,9 +48,7 @@ def term_rules() -> Iterator[Rule]:
             [{"id": "xcr-1"}],
         ),
     )
-    yield Rule(
-        kind=kind,
-        path="spec.placementGroupSelector",
+    yield rule_of(kind, "spec.placementGroupSelector")(
         good=(None, {"name": "a"}, {"id": "pg-0a"}),
         bad=({}, {"name": ""}, {"name": "a", "id": "pg-0a"}, {"id": "pg-"}, {"id": "xpg-1"}, []),
     )
@@ -75,7 +67,7 @@ def ami_rules() -> Iterator[Rule]:
         "al2023@a@b",
     )
     without = {name: value for name, value in base.items() if name != "amiFamily"}
-    yield Rule(kind=kind, path="spec", good=tuple({**without, "amiSelectorTerms": [{"alias": v}]} for v in versions))
+    yield rule_of(kind, "spec")(good=tuple({**without, "amiSelectorTerms": [{"alias": v}]} for v in versions))
     wrong = (
         "",
         "al2023",
@@ -88,11 +80,9 @@ def ami_rules() -> Iterator[Rule]:
         "al2023@" + "v" * 24,
         "al2023\n@latest",
     )
-    yield Rule(kind=kind, path="spec", bad=tuple({**without, "amiSelectorTerms": [{"alias": v}]} for v in wrong))
+    yield rule_of(kind, "spec")(bad=tuple({**without, "amiSelectorTerms": [{"alias": v}]} for v in wrong))
     alias = {"alias": "al2023@latest"}
-    yield Rule(
-        kind=kind,
-        path=at,
+    yield rule_of(kind, at)(
         good=(
             [alias],
             [{"name": "mine", "owner": "self"}],
@@ -110,18 +100,14 @@ def ami_rules() -> Iterator[Rule]:
             [{"id": "ami-1", "owner": "self"}, {"name": "a"}],
         ),
     )
-    yield Rule(kind=kind, path="spec.amiFamily", good=("AL2", "Custom", "Windows2025"), bad=("al2", "", "Ubuntu", None))
+    yield rule_of(kind, "spec.amiFamily")(good=("AL2", "Custom", "Windows2025"), bad=("al2", "", "Ubuntu", None))
     families = (("al2@latest", "AL2"), ("bottlerocket@latest", "Bottlerocket"), ("windows2019@latest", "Custom"))
-    yield Rule(
-        kind=kind,
-        path="spec",
-        good=tuple({**base, "amiSelectorTerms": [{"alias": v}], "amiFamily": f} for v, f in families),
+    yield rule_of(kind, "spec")(
+        good=tuple({**base, "amiSelectorTerms": [{"alias": v}], "amiFamily": f} for v, f in families)
     )
     families = (("al2@latest", "AL2023"), ("bottlerocket@latest", "AL2"), ("windows2019@latest", "Windows2022"))
-    yield Rule(
-        kind=kind,
-        path="spec",
-        bad=tuple({**base, "amiSelectorTerms": [{"alias": v}], "amiFamily": f} for v, f in families),
+    yield rule_of(kind, "spec")(
+        bad=tuple({**base, "amiSelectorTerms": [{"alias": v}], "amiFamily": f} for v, f in families)
     )
 
 
@@ -129,27 +115,19 @@ def volume_rules() -> Iterator[Rule]:
     """Block device mappings of an EC2NodeClass."""
     kind, at = "EC2NodeClass", "spec.blockDeviceMappings"
     root, plain = {"rootVolume": True}, {"deviceName": "/dev/xvdb"}
-    yield Rule(
-        kind=kind,
-        path=at,
+    yield rule_of(kind, at)(
         good=([], None, [plain] * 50, [root, plain, {"rootVolume": False}]),
         bad=([plain] * 51, [root, root], {}, [None]),
     )
     ebs = f"{at}.0.ebs"
     sizes = ("1Gi", "59000Gi", "64000G", "1Ti", "58Ti", "64T", "17Ti", "1T")
-    yield Rule(
-        kind=kind,
-        path=f"{ebs}.volumeSize",
+    yield rule_of(kind, f"{ebs}.volumeSize")(
         good=(*sizes, "20Ti"),
         bad=("0Gi", "59001Gi", "64001G", "59Ti", "65T", "1.5Gi", "20", "20gi", "", 20, "1024Mi", "٣Gi"),
     )
-    yield Rule(kind=kind, path=f"{ebs}.volumeSize", listed=("Ti", "T"), because=Reported.NO_SIZE)
-    yield Rule(
-        kind=kind, path=f"{ebs}.volumeSize", listed=("18Ti", "28Ti", "48Ti", "49Ti"), because=Admitted.EVERY_SIZE
-    )
-    yield Rule(
-        kind=kind,
-        path=ebs,
+    yield rule_of(kind, f"{ebs}.volumeSize")(listed=("Ti", "T"), because=Reported.NO_SIZE)
+    yield rule_of(kind, f"{ebs}.volumeSize")(listed=("18Ti", "28Ti", "48Ti", "49Ti"), because=Admitted.EVERY_SIZE)
+    yield rule_of(kind, ebs)(
         good=(
             {"snapshotID": "snap-1"},
             {"snapshotID": "snap-1", "volumeInitializationRate": 100},
@@ -165,27 +143,23 @@ def volume_rules() -> Iterator[Rule]:
         ),
     )
     rate = {"snapshotID": "snap-1", "volumeSize": "1Gi"}
-    yield Rule(
-        kind=kind,
-        path=ebs,
+    yield rule_of(kind, ebs)(
         good=({**rate, "volumeInitializationRate": 300},),
         bad=tuple({**rate, "volumeInitializationRate": n} for n in (99, 301, "200", 150.5)),
     )
-    yield Rule(kind=kind, path=f"{ebs}.volumeType", good=("gp3", "standard", None), bad=("gp1", "", "GP3"))
+    yield rule_of(kind, f"{ebs}.volumeType")(good=("gp3", "standard", None), bad=("gp1", "", "GP3"))
     for field in ("iops", "throughput"):
-        yield Rule(kind=kind, path=f"{ebs}.{field}", good=(3000, -1, 2**62, None), bad=("3000", 2**63, 1.5))
+        yield rule_of(kind, f"{ebs}.{field}")(good=(3000, -1, 2**62, None), bad=("3000", 2**63, 1.5))
     for field in ("encrypted", "deleteOnTermination"):
-        yield Rule(kind=kind, path=f"{ebs}.{field}", good=(True, False, None), bad=BOOLEANS_BAD)
-    yield Rule(kind=kind, path=f"{at}.0.rootVolume", good=(True, False, None), bad=BOOLEANS_BAD)
+        yield rule_of(kind, f"{ebs}.{field}")(good=(True, False, None), bad=BOOLEANS_BAD)
+    yield rule_of(kind, f"{at}.0.rootVolume")(good=(True, False, None), bad=BOOLEANS_BAD)
 
 
 def instance_rules() -> Iterator[Rule]:
     """Other instance settings of an EC2NodeClass."""
     kind, base = "EC2NodeClass", BASES["EC2NodeClass"]["spec"]
     without = {name: value for name, value in base.items() if name != "role"}
-    yield Rule(
-        kind=kind,
-        path="spec",
+    yield rule_of(kind, "spec")(
         good=({**without, "instanceProfile": "p"}, {**base, "instanceProfile": None}),
         bad=(
             without,
@@ -196,7 +170,7 @@ def instance_rules() -> Iterator[Rule]:
             {},
         ),
     )
-    yield Rule(kind=kind, path="spec", listed=(None,), because=Reported.NO_SPEC)
+    yield rule_of(kind, "spec")(listed=(None,), because=Reported.NO_SPEC)
     forbidden = (
         "",
         "eks:eks-cluster-name",
@@ -206,46 +180,36 @@ def instance_rules() -> Iterator[Rule]:
         "karpenter.sh/nodeclaim",
         "karpenter.k8s.aws/ec2nodeclass",
     )
-    yield Rule(
-        kind=kind,
-        path="spec.tags",
-        good=({}, None, {"a": ""}, {"karpenter.sh/mine": "x"}),
-        bad=(*({k: "v"} for k in forbidden), {"a": 1}, []),
+    yield rule_of(kind, "spec.tags")(
+        good=({}, None, {"a": ""}, {"karpenter.sh/mine": "x"}), bad=(*({k: "v"} for k in forbidden), {"a": 1}, [])
     )
-    yield Rule(
-        kind=kind,
-        path="spec.tags",
+    yield rule_of(kind, "spec.tags")(
         good=({f"k{i}": "v" for i in range(50)},),
         listed=({f"k{i}": "v" for i in range(51)},),
         because=Reported.TOO_MANY_TAGS,
     )
     for field in ("associatePublicIPAddress", "detailedMonitoring"):
-        yield Rule(kind=kind, path=f"spec.{field}", good=(True, False, None), bad=BOOLEANS_BAD)
-    yield Rule(kind=kind, path="spec.ipPrefixCount", good=(0, 1, 2**31 - 1, None), bad=(-1, "1", 1.5, 2**31))
-    yield Rule(kind=kind, path="spec.userData", good=("", "x" * 20000, None), bad=(1, {}))
-    yield Rule(kind=kind, path="spec.context", good=("", "a", None), bad=(1,))
-    yield Rule(kind=kind, path="spec.instanceStorePolicy", good=("RAID0", None), bad=("RAID1", "", "raid0"))
+        yield rule_of(kind, f"spec.{field}")(good=(True, False, None), bad=BOOLEANS_BAD)
+    yield rule_of(kind, "spec.ipPrefixCount")(good=(0, 1, 2**31 - 1, None), bad=(-1, "1", 1.5, 2**31))
+    yield rule_of(kind, "spec.userData")(good=("", "x" * 20000, None), bad=(1, {}))
+    yield rule_of(kind, "spec.context")(good=("", "a", None), bad=(1,))
+    yield rule_of(kind, "spec.instanceStorePolicy")(good=("RAID0", None), bad=("RAID1", "", "raid0"))
     metadata = "spec.metadataOptions"
-    yield Rule(kind=kind, path=metadata, good=({}, None), bad=([], "on"))
+    yield rule_of(kind, metadata)(good=({}, None), bad=([], "on"))
     for field in ("httpEndpoint", "httpProtocolIPv6"):
-        yield Rule(kind=kind, path=f"{metadata}.{field}", good=("enabled", "disabled", None), bad=("on", "", True))
-    yield Rule(kind=kind, path=f"{metadata}.httpTokens", good=("required", "optional", None), bad=("enabled", "", 1))
-    yield Rule(kind=kind, path=f"{metadata}.httpPutResponseHopLimit", good=(1, 64, None), bad=(0, 65, "1", 1.5, True))
+        yield rule_of(kind, f"{metadata}.{field}")(good=("enabled", "disabled", None), bad=("on", "", True))
+    yield rule_of(kind, f"{metadata}.httpTokens")(good=("required", "optional", None), bad=("enabled", "", 1))
+    yield rule_of(kind, f"{metadata}.httpPutResponseHopLimit")(good=(1, 64, None), bad=(0, 65, "1", 1.5, True))
     tracking = "spec.connectionTracking"
-    yield Rule(kind=kind, path=tracking, good=(None, {"udpTimeout": 30}), bad=({}, [], {"udpTimeout": None}))
+    yield rule_of(kind, tracking)(good=(None, {"udpTimeout": 30}), bad=({}, [], {"udpTimeout": None}))
     for field, low, high in (
         ("tcpEstablishedTimeout", 60, 432000),
         ("udpStreamTimeout", 60, 180),
         ("udpTimeout", 30, 60),
     ):
-        yield Rule(
-            kind=kind, path=f"{tracking}.{field}", good=(low, high), bad=(low - 1, high + 1, str(low), low + 0.5)
-        )
-    yield Rule(
-        kind=kind,
-        path="spec.cpuOptions",
-        good=(None, {}, {"nestedVirtualization": "enabled"}),
-        bad=({"nestedVirtualization": "on"}, []),
+        yield rule_of(kind, f"{tracking}.{field}")(good=(low, high), bad=(low - 1, high + 1, str(low), low + 0.5))
+    yield rule_of(kind, "spec.cpuOptions")(
+        good=(None, {}, {"nestedVirtualization": "enabled"}), bad=({"nestedVirtualization": "on"}, [])
     )
     yield from _interface_rules()
 
@@ -257,24 +221,17 @@ def _interface_rules() -> Iterator[Rule]:
         return {"networkCardIndex": card, "deviceIndex": device, "interfaceType": type_}
 
     first = card(0, 0)
-    yield Rule(
-        kind=kind,
-        path=at,
+    yield rule_of(kind, at)(
         good=([], None, [first], [first, card(0, 1, "efa-only")], [first, card(1, 1, "efa-only"), card(1, 0)], [first, *(card(n, 1) for n in range(149))]),
         bad=(
             [card(0, 1)], [card(0, 0, "efa-only")], [first, first], [first, card(0, 0, "efa-only")], [first, card(1, 1, "efa-only"), card(1, 2, "efa-only")],
             [first, card(-1, 0)], [first, card(1, -1)], [first, card(1, 0, "efa")], [first, {}], [first, *(card(n, 1) for n in range(150))], [first, card("1", 0)], [first, card(2**31, 0)],
         ),
     )  # fmt: skip
-    yield Rule(
-        kind=kind,
-        path="spec.kubelet",
-        good=(None, {}, {"maxPods": 110, "kubeReserved": {"cpu": "100m"}}),
-        bad=([], "on"),
+    yield rule_of(kind, "spec.kubelet")(
+        good=(None, {}, {"maxPods": 110, "kubeReserved": {"cpu": "100m"}}), bad=([], "on")
     )
-    yield Rule(
-        kind=kind,
-        path="spec.kubelet",
+    yield rule_of(kind, "spec.kubelet")(
         listed=({"maxPods": -1}, {"kubeReserved": {"gpu": "1"}}, {"evictionSoft": {"memory.available": "5%"}}),
         because=Admitted.LATER_KUBELET,
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from tests.contract.crds.differences import Refused
-from tests.contract.crds.rule import Rule
+from tests.contract.crds.rule import Rule, rule_of
 
 KIND: Final = "CCENodeClass"
 ADDED_FIELDS: Final = (
@@ -23,22 +23,20 @@ NOT_UUIDS: Final = ("", "subnet-1", UUID[:-1], f"{UUID}0", f"x{UUID}", f"{UUID}\
 def selector_rules() -> Iterator[Rule]:
     """Terms that select subnets, and the operating system."""
     by_id, by_name = {"id": UUID}, {"name": "nodes"}
-    yield Rule(
-        kind=KIND,
-        path="spec.subnetSelectorTerms",
+    yield rule_of(KIND, "spec.subnetSelectorTerms")(
         good=([by_id], [by_name], [{**by_id, **by_name}], [by_id, by_name], [by_id] * 30, [{"id": UUID.upper()}]),
         bad=([], None, {}, [by_id] * 31, [{}], [None], [{"id": None}], [{"name": ""}], [{"name": 1}], [by_id, {}]),
     )
-    yield Rule(kind=KIND, path="spec.subnetSelectorTerms", bad=tuple([{"id": v}] for v in NOT_UUIDS))
-    yield Rule(kind=KIND, path="spec.imsSelector", bad=({}, None, [], "EulerOS 2.9", {"imageID": UUID}))
-    yield Rule(kind=KIND, path="spec.imsSelector.imsFamily", good=("Ubuntu 22.04", "x"), bad=("", None, 1))
+    yield rule_of(KIND, "spec.subnetSelectorTerms")(bad=tuple([{"id": v}] for v in NOT_UUIDS))
+    yield rule_of(KIND, "spec.imsSelector")(bad=({}, None, [], "EulerOS 2.9", {"imageID": UUID}))
+    yield rule_of(KIND, "spec.imsSelector.imsFamily")(good=("Ubuntu 22.04", "x"), bad=("", None, 1))
 
 
 def disk_rules() -> Iterator[Rule]:
     """Disks. CCE's own limits, which no CRD has, are `problems_of`."""
     at = "spec.blockDeviceMappings"
     disk = {"volumeSize": 40, "volumeType": "SSD"}
-    yield Rule(kind=KIND, path=at, good=({"root": disk},), bad=({}, None, [], {"k8s": disk}))
+    yield rule_of(KIND, at)(good=({"root": disk},), bad=({}, None, [], {"k8s": disk}))
     for path, least in ((f"{at}.root", 40), (f"{at}.k8s", 20), (f"{at}.users.0", 10)):
         good: tuple[Any, ...] = (
             *({**disk, "volumeSize": size} for size in (least, 99999, INT32)),
@@ -49,40 +47,36 @@ def disk_rules() -> Iterator[Rule]:
             *({**disk, "volumeType": name} for name in ("", None, 1)),
             {"volumeSize": 50},
         )
-        yield Rule(kind=KIND, path=path, good=good, bad=bad)
+        yield rule_of(KIND, path)(good=good, bad=bad)
         for field in ("iops", "throughput"):
             bounds = (0, 1, -1, 3000, INT32, -INT32 - 1, None)
             wrong = ("3000", 0.5, True, INT32 + 1, -INT32 - 2)
-            yield Rule(
-                kind=KIND,
-                path=path,
+            yield rule_of(KIND, path)(
                 good=tuple({**disk, field: value} for value in bounds),
                 bad=tuple({**disk, field: value} for value in wrong),
             )
-    yield Rule(kind=KIND, path=f"{at}.k8s", good=(None,))
-    yield Rule(kind=KIND, path=f"{at}.users", good=([], None, [disk] * 50), bad=({}, [None], [{}], [disk, {}]))
+    yield rule_of(KIND, f"{at}.k8s")(good=(None,))
+    yield rule_of(KIND, f"{at}.users")(good=([], None, [disk] * 50), bad=({}, [None], [{}], [disk, {}]))
 
 
 def instance_rules() -> Iterator[Rule]:
     """Kubelet, server group, container runtime and login."""
-    yield Rule(kind=KIND, path="spec", bad=({}, None, []))
-    yield Rule(kind=KIND, path="spec.kubelet", good=({}, None), bad=([], "on"))
-    yield Rule(kind=KIND, path="spec.kubelet.maxPods", good=(16, 256, 110.0, None), bad=(15, 257, "110", 16.5, True))
+    yield rule_of(KIND, "spec")(bad=({}, None, []))
+    yield rule_of(KIND, "spec.kubelet")(good=({}, None), bad=([], "on"))
+    yield rule_of(KIND, "spec.kubelet.maxPods")(good=(16, 256, 110.0, None), bad=(15, 257, "110", 16.5, True))
     for field in ("systemReserved", "kubeReserved"):
         good = (
             *({}, None, {"cpu": None}, dict.fromkeys(("cpu", "memory", "ephemeral-storage", "pid"), "1")),
             *({"cpu": amount} for amount in ("100m", "", "lots", "1e1.5", "0.0001")),
         )
         bad = ([], {"gpu": "1"}, {"": "1"}, {"cpu": "-1"}, {"memory": "-"}, {"cpu": 1}, {"cpu": {}})
-        yield Rule(kind=KIND, path=f"spec.kubelet.{field}", good=good, bad=bad)
-    yield Rule(kind=KIND, path="spec.ecsGroupId", good=(UUID, "", None), bad=(1, []))
+        yield rule_of(KIND, f"spec.kubelet.{field}")(good=good, bad=bad)
+    yield rule_of(KIND, "spec.ecsGroupId")(good=(UUID, "", None), bad=(1, []))
     runtime = "spec.runtimeConfiguration"
-    yield Rule(kind=KIND, path=runtime, good=({}, None), bad=([], "containerd"))
-    yield Rule(kind=KIND, path=f"{runtime}.type", good=("docker", "containerd", None), bad=("", "cri-o", 1))
+    yield rule_of(KIND, runtime)(good=({}, None), bad=([], "containerd"))
+    yield rule_of(KIND, f"{runtime}.type")(good=("docker", "containerd", None), bad=("", "cri-o", 1))
     password = {"password": "JDYkYWJj"}
-    yield Rule(
-        kind=KIND,
-        path="spec.login",
+    yield rule_of(KIND, "spec.login")(
         good=(
             {"sshKey": "admin"},
             {"userPassword": password},
@@ -125,15 +119,12 @@ def added_rules() -> Iterator[Rule]:
 
 
 def _added(path: str, good: tuple[Any, ...], refused: tuple[Any, ...]) -> Rule:
-    return Rule(kind=KIND, path=path, good=good, listed=refused, because=Refused.ADDED_FIELD)
+    return rule_of(KIND, path)(good=good, listed=refused, because=Refused.ADDED_FIELD)
 
 
 def status_rules() -> Iterator[Rule]:
     """Statuses."""
     subnet = {"id": UUID}
-    yield Rule(
-        kind=KIND,
-        path="status.subnets",
-        good=([], None, [subnet], [subnet, {"id": "any"}]),
-        bad=([{}], [None], {}, [{"id": 1}], [{"name": "nodes"}]),
+    yield rule_of(KIND, "status.subnets")(
+        good=([], None, [subnet], [subnet, {"id": "any"}]), bad=([{}], [None], {}, [{"id": 1}], [{"name": "nodes"}])
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.contract.crds.edge_values import QUANTITIES_BAD, QUANTITIES_GOOD, TIMES_BAD, TIMES_GOOD
-from tests.contract.crds.rule import Rule
+from tests.contract.crds.rule import Rule, rule_of
 
 
 def status_rules() -> Iterator[Rule]:
@@ -20,43 +20,35 @@ def status_rules() -> Iterator[Rule]:
 
 def _node_rules() -> Iterator[Rule]:
     counts = (0, 5, 2**31 - 1, None)
-    yield Rule(kind="NodePool", path="status.nodes", good=counts, bad=("5", 1.5, True, 2**31))
+    yield rule_of("NodePool", "status.nodes")(good=counts, bad=("5", 1.5, True, 2**31))
     generation = "status.nodeClassObservedGeneration"
-    yield Rule(kind="NodePool", path=generation, good=(*counts, 3.0, 2**40), bad=("5", 1.5, True, 2**63))
+    yield rule_of("NodePool", generation)(good=(*counts, 3.0, 2**40), bad=("5", 1.5, True, 2**63))
     for kind, field in (("NodePool", "resources"), ("NodeClaim", "capacity"), ("NodeClaim", "allocatable")):
         good = ({}, None, *({"cpu": amount} for amount in QUANTITIES_GOOD))
         bad = ([], *({"cpu": amount} for amount in QUANTITIES_BAD))
-        yield Rule(kind=kind, path=f"status.{field}", good=good, bad=bad, with_few_values=field == "allocatable")
+        yield rule_of(kind, f"status.{field}")(good=good, bad=bad, with_few_values=field == "allocatable")
     for field in ("nodeName", "providerID", "imageID"):
-        yield Rule(kind="NodeClaim", path=f"status.{field}", good=("", "a", None), bad=(1, []))
-    yield Rule(kind="NodeClaim", path="status.lastPodEventTime", good=(*TIMES_GOOD, None), bad=TIMES_BAD)
+        yield rule_of("NodeClaim", f"status.{field}")(good=("", "a", None), bad=(1, []))
+    yield rule_of("NodeClaim", "status.lastPodEventTime")(good=(*TIMES_GOOD, None), bad=TIMES_BAD)
 
 
 def _node_class_rules() -> Iterator[Rule]:
     kind = "EC2NodeClass"
     subnet = {"id": "subnet-1", "zone": "a"}
-    yield Rule(
-        kind=kind,
-        path="status.subnets",
+    yield rule_of(kind, "status.subnets")(
         good=([], None, [subnet], [{**subnet, "zoneID": "use1-az1"}]),
         bad=([{"id": "subnet-1"}], [{"zone": "a"}], [None], {}, [{**subnet, "zone": 1}]),
     )
-    yield Rule(
-        kind=kind, path="status.securityGroups", good=([{"id": "sg-1"}],), bad=([{}], [{"id": None}], [{"name": "a"}])
-    )
+    yield rule_of(kind, "status.securityGroups")(good=([{"id": "sg-1"}],), bad=([{}], [{"id": None}], [{"name": "a"}]))
     image = {"id": "ami-1", "requirements": [{"key": "kubernetes.io/arch", "operator": "In", "values": ["arm64"]}]}
-    yield Rule(
-        kind=kind,
-        path="status.amis",
+    yield rule_of(kind, "status.amis")(
         good=([image], [{**image, "deprecated": True, "requirements": []}]),
         bad=([{"id": "ami-1"}], [{**image, "deprecated": "yes"}], [{**image, "requirements": [{"key": "a"}]}]),
     )
     reservation = {
         "id": "cr-1", "availabilityZone": "a", "instanceMatchCriteria": "open", "instanceType": "m5.large", "ownerID": "123456789012",
     }  # fmt: skip
-    yield Rule(
-        kind=kind,
-        path="status.capacityReservations",
+    yield rule_of(kind, "status.capacityReservations")(
         good=(
             [reservation],
             [{**reservation, "state": "expiring", "reservationType": "capacity-block", "endTime": TIMES_GOOD[0]}],
@@ -70,32 +62,26 @@ def _node_class_rules() -> Iterator[Rule]:
             [{**reservation, "endTime": "tomorrow"}],
         ),
     )
-    yield Rule(kind=kind, path="status.instanceProfile", good=("", "p", None), bad=(1,))
+    yield rule_of(kind, "status.instanceProfile")(good=("", "p", None), bad=(1,))
 
 
 def _own_rules() -> Iterator[Rule]:
     kind = "NodeDisruption"
-    yield Rule(kind=kind, path="status.phase", good=("Proposed", "RolledBack", None), bad=("proposed", "", "Done", 1))
+    yield rule_of(kind, "status.phase")(good=("Proposed", "RolledBack", None), bad=("proposed", "", "Done", 1))
     messages = ([], None, ["x" * 4096], ["m"] * 100)
-    yield Rule(kind=kind, path="status.messages", good=messages, bad=(["x" * 4097], ["m"] * 101, [1], [None], "m"))
+    yield rule_of(kind, "status.messages")(good=messages, bad=(["x" * 4097], ["m"] * 101, [1], [None], "m"))
     for field in ("startedAt", "finishedAt"):
-        yield Rule(
-            kind=kind,
-            path=f"status.{field}",
-            good=(*TIMES_GOOD, None),
-            bad=TIMES_BAD,
-            with_few_values=field == "finishedAt",
+        yield rule_of(kind, f"status.{field}")(
+            good=(*TIMES_GOOD, None), bad=TIMES_BAD, with_few_values=field == "finishedAt"
         )
     kind = "FleetPlan"
-    yield Rule(kind=kind, path="status.phase", good=("Running", "Superseded", None), bad=("running", "", 1))
+    yield rule_of(kind, "status.phase")(good=("Running", "Superseded", None), bad=("running", "", 1))
     moves = ([], None, [{"name": "a", "state": "Done", "nodeDisruption": "underutilized-1"}])
-    yield Rule(kind=kind, path="status.moves", good=moves, bad=([{"name": "a"}], [{"name": "a", "state": "Lost"}], "a"))
-    yield Rule(kind=kind, path="status.done", good=(0, 7, None), bad=(-1, "1", 1.5))
+    yield rule_of(kind, "status.moves")(good=moves, bad=([{"name": "a"}], [{"name": "a", "state": "Lost"}], "a"))
+    yield rule_of(kind, "status.done")(good=(0, 7, None), bad=(-1, "1", 1.5))
     kind = "OfferingState"
     offering = {"instanceType": "m5.large", "zone": "a", "capacityType": "spot", "until": TIMES_GOOD[0]}
-    yield Rule(
-        kind=kind,
-        path="status.unavailable",
+    yield rule_of(kind, "status.unavailable")(
         good=([], None, [offering], [offering, {**offering, "zone": "b"}], [{**offering, "reason": "", "failures": 7}]),
         bad=(
             [offering, offering],
@@ -108,9 +94,7 @@ def _own_rules() -> Iterator[Rule]:
             {},
         ),
     )
-    yield Rule(
-        kind=kind,
-        path="status.prices",
+    yield rule_of(kind, "status.prices")(
         good=({}, None, {"source": "api"}, {"currency": "CNY", "estimated": True, "onDemand": {"m5.large": "0.096"}}),
         bad=(
             [],
@@ -122,4 +106,4 @@ def _own_rules() -> Iterator[Rule]:
             {"onDemand": {"m5.large": "0" * 33}},
         ),
     )
-    yield Rule(kind=kind, path="status.prices.spotRefreshedAt", good=(TIMES_GOOD[0],), bad=(TIMES_BAD[0], 1))
+    yield rule_of(kind, "status.prices.spotRefreshedAt")(good=(TIMES_GOOD[0],), bad=(TIMES_BAD[0], 1))

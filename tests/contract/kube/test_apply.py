@@ -182,11 +182,7 @@ def test_built_in_kinds_can_be_applied(cluster):
         ),
         ({"metadata": {}}, {"fieldManager": "a"}, 400, "invalid object type: /, Kind="),
         (
-            {
-                "apiVersion": "karpenter.sh/v1",
-                "kind": "NodePool",
-                "metadata": {"managedFields": [{"manager": "a"}]},
-            },
+            {"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"managedFields": [{"manager": "a"}]}},
             {"fieldManager": "a"},
             400,
             "metadata.managedFields must be nil",

@@ -7,6 +7,7 @@ from journeyman.core.api.objects import EC2NODECLASS, NODE_DISRUPTION, NODECLAIM
 from journeyman.errors import InvalidError
 from journeyman_simulator.apiserver import crd_expressions
 from tests.contract.kube.clusters import CLASS_REF
+from tests.helpers.small_clusters import table
 
 UNCHECKED = (
     "<nil>: Invalid value: null: some validation rules were not checked because the object was invalid; "
@@ -28,155 +29,109 @@ def requirement(**fields):
     return a_pool(requirements=[{"key": "a", "operator": "Exists", **fields}])
 
 
-def body_of(path, rule):
-    return f"{path} in body {rule}"
-
-
 OPERATORS = ", ".join(f'"{name}"' for name in ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Gte", "Lte"))
-LONGEST = "the maximum is 2562047h47m16s"
-DURATION = "^(([0-9]+(s|m|h))+|Never)$"
-
-
-@pytest.mark.parametrize(
-    ("spec", "causes"),
-    [
-        # rules
-        (budgets({"nodes": "1", "schedule": "@daily"}), [(BUDGETS, "'schedule' must be set with 'duration'")]),
-        (
-            {**a_pool(), "replicas": 1, "weight": 3},
-            [("spec", "'weight' is not supported on static NodePools")],
-        ),
-        (
-            {**a_pool(), "replicas": 1, "weight": 3, "limits": {"cpu": "1"}},
-            [
-                ("spec", "only 'limits.nodes' is supported on static NodePools"),
-                ("spec", "'weight' is not supported on static NodePools"),
-            ],
-        ),
-        (
-            requirement(key="kubernetes.io/hostname"),
-            [
-                (
-                    f"{TEMPLATE}.requirements[0].key",
-                    '"kubernetes.io/hostname": label "kubernetes.io/hostname" is restricted',
-                )
-            ],
-        ),
-        (
-            requirement(operator="In"),
-            [(f"{TEMPLATE}.requirements", "requirements with operator 'In' must have a value defined")],
-        ),
-        (
-            requirement(operator="In", values=["x"], minValues=2),
-            [
-                (
-                    f"{TEMPLATE}.requirements",
-                    "requirements with 'minValues' must have at least that many values specified in the 'values' field",
-                )
-            ],
-        ),
-        # bounds and patterns
-        (
-            {**a_pool(), "weight": 101},
-            [("spec.weight", body_of("101: spec.weight", "should be less than or equal to 100"))],
-        ),
-        (
-            {**a_pool(), "weight": 0},
-            [("spec.weight", body_of("0: spec.weight", "should be greater than or equal to 1"))],
-        ),
-        (
-            a_pool(expireAfter="soon"),
-            [
-                (f"{TEMPLATE}.expireAfter", body_of(f'"soon": {TEMPLATE}.expireAfter', f"should match '{DURATION}'")),
-                (  # the error of a rule that cannot be evaluated shows the type instead of the value
-                    f"{TEMPLATE}.expireAfter",
-                    (
-                        "\"string\": type conversion error from 'string' to 'google.protobuf.Duration' evaluating rule: "
-                        f"{LONGEST}"
-                    ),
-                ),
-            ],
-        ),
-        (
-            a_pool(nodeClassRef={"group": "g", "kind": "K", "name": ""}),
-            [
-                (
-                    f"{TEMPLATE}.nodeClassRef.name",
-                    body_of(f'"": {TEMPLATE}.nodeClassRef.name', "should be at least 1 chars long"),
-                )
-            ],
-        ),
-        (
-            {**a_pool(), "replicas": -1},
-            [
-                ("spec.replicas", body_of("-1: spec.replicas", "should be greater than or equal to 0")),
-                (".spec.replicas", "-1: should be a non-negative integer"),
-            ],
-        ),
-    ],
+STATIC = {**a_pool(), "replicas": 1, "weight": 3}
+WEIGHT, NODES = "'weight' is not supported on static NodePools", "only 'limits.nodes' is supported on static NodePools"
+MIN_VALUES = "requirements with 'minValues' must have at least that many values specified in the 'values' field"
+NO_DURATION = (  # the error of a rule that cannot be evaluated shows the type instead of the value
+    "\"string\": type conversion error from 'string' to 'google.protobuf.Duration' evaluating rule: "
+    "the maximum is 2562047h47m16s"
 )
+
+
+def in_body(path, value, rule):
+    return path, f"{value}: {path} in body {rule}"
+
+
+@table(
+    "spec", "causes",
+    schedule_without_duration=(
+        budgets({"nodes": "1", "schedule": "@daily"}), [(BUDGETS, "'schedule' must be set with 'duration'")],
+    ),
+    weight_of_a_static_pool=(STATIC, [("spec", WEIGHT)]),
+    limits_of_a_static_pool=({**STATIC, "limits": {"cpu": "1"}}, [("spec", NODES), ("spec", WEIGHT)]),
+    restricted_label=(
+        requirement(key="kubernetes.io/hostname"),
+        [
+            (f"{TEMPLATE}.requirements[0].key",
+             '"kubernetes.io/hostname": label "kubernetes.io/hostname" is restricted'),
+        ],
+    ),
+    no_value=(
+        requirement(operator="In"),
+        [(f"{TEMPLATE}.requirements", "requirements with operator 'In' must have a value defined")],
+    ),
+    min_values=(
+        requirement(operator="In", values=["x"], minValues=2), [(f"{TEMPLATE}.requirements", MIN_VALUES)],
+    ),
+    large_weight=({**a_pool(), "weight": 101}, [in_body("spec.weight", 101, "should be less than or equal to 100")]),
+    no_weight=({**a_pool(), "weight": 0}, [in_body("spec.weight", 0, "should be greater than or equal to 1")]),
+    duration=(
+        a_pool(expireAfter="soon"),
+        [
+            in_body(f"{TEMPLATE}.expireAfter", '"soon"', "should match '^(([0-9]+(s|m|h))+|Never)$'"),
+            (f"{TEMPLATE}.expireAfter", NO_DURATION),
+        ],
+    ),
+    name_of_the_node_class=(
+        a_pool(nodeClassRef={"group": "g", "kind": "K", "name": ""}),
+        [in_body(f"{TEMPLATE}.nodeClassRef.name", '""', "should be at least 1 chars long")],
+    ),
+    replicas=(
+        {**a_pool(), "replicas": -1},
+        [
+            in_body("spec.replicas", -1, "should be greater than or equal to 0"),
+            (".spec.replicas", "-1: should be a non-negative integer"),
+        ],
+    ),
+)  # fmt: skip
 def test_invalid_value_is_refused_with_field_and_reason(cluster, spec, causes):
     """The server answers 422 with the field, scalar values, and the message of the schema or of the CEL rule."""
     assert causes_of(cluster, NODEPOOL, spec) == sorted(f"{path}: Invalid value: {why}" for path, why in causes)
 
 
-@pytest.mark.parametrize(
-    ("resource", "spec", "causes"),
-    [
-        (NODEPOOL, None, ["spec: Required value"]),
-        (NODEPOOL, {"template": {"spec": {"requirements": []}}}, [f"{TEMPLATE}.nodeClassRef: Required value"]),
-        (NODEPOOL, a_pool(requirements=None), [f"{TEMPLATE}.requirements: Required value"]),
-        (
-            NODEPOOL,
-            a_pool(taints=[{"value": "a"}]),
-            [f"{TEMPLATE}.taints[0].key: Required value", f"{TEMPLATE}.taints[0].effect: Required value"],
-        ),
-        (
-            NODEPOOL,
-            budgets({"nodes": "1", "reasons": ["Boredom"]}),
-            [
-                f'{BUDGETS}[0].reasons[0]: Unsupported value: "Boredom": supported values: "Underutilized", "Empty", "Drifted"'
-            ],
-        ),
-        (NODEPOOL, budgets(*[{"nodes": "1"}] * 51), [f"{BUDGETS}: Too many: 51: must have at most 50 items"]),
-        (
-            NODEPOOL,
-            a_pool(requirements=[{"key": "a" * 317, "operator": "Exists"}]),
-            [f"{TEMPLATE}.requirements[0].key: Too long: may not be more than 316 bytes"],
-        ),
-        (
-            NODEPOOL,
-            budgets({"nodes": 5}),
-            [
-                f'{BUDGETS}[0].nodes: Invalid value: "integer": {BUDGETS}[0].nodes in body must be of type string: "integer"'
-            ],
-        ),
-        (
-            NODEPOOL,
-            {**a_pool(), "weight": "heavy"},
-            ['spec.weight: Invalid value: "string": spec.weight in body must be of type integer: "string"'],
-        ),
-        (
-            NODEPOOL,
-            a_pool(requirements={"a": "b"}),
-            [
-                f'{TEMPLATE}.requirements: Invalid value: "object": {TEMPLATE}.requirements in body must be of type array: "object"'
-            ],
-        ),
-        (NODECLAIM, "all", ['spec: Invalid value: "string": spec in body must be of type object: "string"']),
-        (
-            NODECLAIM,
-            {
-                "requirements": [{"key": "karpenter.sh/foo", "operator": "Never"}],
-                "nodeClassRef": None,
-            },
-            [
-                f'spec.requirements[0].operator: Unsupported value: "Never": supported values: {OPERATORS}',
-                "spec.nodeClassRef: Required value",
-            ],
-        ),
-    ],
+def of_type(path, wanted, found):
+    return f'{path}: Invalid value: "{found}": {path} in body must be of type {wanted}: "{found}"'
+
+
+UNKNOWN_REASON = (
+    f'{BUDGETS}[0].reasons[0]: Unsupported value: "Boredom": supported values: "Underutilized", "Empty", "Drifted"'
 )
+
+
+@table(
+    "resource", "spec", "causes",
+    no_spec=(NODEPOOL, None, ["spec: Required value"]),
+    no_node_class=(
+        NODEPOOL, {"template": {"spec": {"requirements": []}}}, [f"{TEMPLATE}.nodeClassRef: Required value"],
+    ),
+    no_requirements=(NODEPOOL, a_pool(requirements=None), [f"{TEMPLATE}.requirements: Required value"]),
+    taint_without_key_and_effect=(
+        NODEPOOL, a_pool(taints=[{"value": "a"}]),
+        [f"{TEMPLATE}.taints[0].{field}: Required value" for field in ("key", "effect")],
+    ),
+    unknown_reason=(NODEPOOL, budgets({"nodes": "1", "reasons": ["Boredom"]}), [UNKNOWN_REASON]),
+    many_budgets=(
+        NODEPOOL, budgets(*[{"nodes": "1"}] * 51), [f"{BUDGETS}: Too many: 51: must have at most 50 items"],
+    ),
+    long_key=(
+        NODEPOOL, a_pool(requirements=[{"key": "a" * 317, "operator": "Exists"}]),
+        [f"{TEMPLATE}.requirements[0].key: Too long: may not be more than 316 bytes"],
+    ),
+    number_of_nodes=(NODEPOOL, budgets({"nodes": 5}), [of_type(f"{BUDGETS}[0].nodes", "string", "integer")]),
+    text_as_weight=(NODEPOOL, {**a_pool(), "weight": "heavy"}, [of_type("spec.weight", "integer", "string")]),
+    map_as_requirements=(
+        NODEPOOL, a_pool(requirements={"a": "b"}), [of_type(f"{TEMPLATE}.requirements", "array", "object")],
+    ),
+    text_as_spec=(NODECLAIM, "all", [of_type("spec", "object", "string")]),
+    unknown_operator=(
+        NODECLAIM, {"requirements": [{"key": "karpenter.sh/foo", "operator": "Never"}], "nodeClassRef": None},
+        [
+            f'spec.requirements[0].operator: Unsupported value: "Never": supported values: {OPERATORS}',
+            "spec.nodeClassRef: Required value",
+        ],
+    ),
+)  # fmt: skip
 def test_cel_rules_are_skipped_after_a_schema_error(cluster, resource, spec, causes):
     """Such errors are a wrong type, a missing field, an exceeded length and an unknown enum value."""
     assert causes_of(cluster, resource, spec) == sorted([*causes, UNCHECKED])
@@ -297,49 +252,36 @@ def test_empty_spec_of_our_kinds_names_the_required_fields(cluster, resource, mi
     )
 
 
-@pytest.mark.parametrize(
-    ("resource", "spec", "causes"),
-    [
-        (
-            NODE_DISRUPTION,
-            {"reason": "Empty", "decision": "delete", "method": "emptiness", "candidates": []},
-            ["spec.candidates: Invalid value: 0: spec.candidates in body should have at least 1 items"],
-        ),
-        (
-            NODE_DISRUPTION,
-            {
-                "reason": "Empty",
-                "decision": "delete",
-                "method": "emptiness",
-                "candidates": [{"nodeClaim": "a"}],
-                "createdAt": "soon",
-            },
-            [
-                'spec.createdAt: Invalid value: "soon": spec.createdAt in body must be of type date-time: "soon"',
-                UNCHECKED,
-            ],
-        ),
-        (
-            EC2NODECLASS,
-            {
-                "role": "",
-                "amiSelectorTerms": [],
-                "subnetSelectorTerms": [{"tags": {f"tag-{number}": "x" for number in range(21)}}],
-                "securityGroupSelectorTerms": [{"id": "x"}],
-            },
-            [
-                'spec.role: Invalid value: "": spec.role in body should be at least 1 chars long',
-                "spec.amiSelectorTerms: Invalid value: 0: spec.amiSelectorTerms in body should have at least 1 items",
-                "spec.subnetSelectorTerms[0].tags: Too many: 21: must have at most 20 items",
-                (
-                    'spec.securityGroupSelectorTerms[0].id: Invalid value: "x": '  # the message of a term's pattern
-                    "spec.securityGroupSelectorTerms[0].id in body should match 'sg-[0-9a-z]+'"
-                ),
-                UNCHECKED,
-            ],
-        ),
-    ],
-)
+DELETED = {"reason": "Empty", "decision": "delete", "method": "emptiness"}
+GROUP_PATTERN = "spec.securityGroupSelectorTerms[0].id in body should match 'sg-[0-9a-z]+'"
+MANY_TAGS = {f"tag-{number}": "x" for number in range(21)}
+
+
+@table(
+    "resource", "spec", "causes",
+    no_candidates=(
+        NODE_DISRUPTION, {**DELETED, "candidates": []},
+        ["spec.candidates: Invalid value: 0: spec.candidates in body should have at least 1 items"],
+    ),
+    no_time=(
+        NODE_DISRUPTION, {**DELETED, "candidates": [{"nodeClaim": "a"}], "createdAt": "soon"},
+        ['spec.createdAt: Invalid value: "soon": spec.createdAt in body must be of type date-time: "soon"', UNCHECKED],
+    ),
+    node_class=(
+        EC2NODECLASS,
+        {
+            "role": "", "amiSelectorTerms": [], "subnetSelectorTerms": [{"tags": MANY_TAGS}],
+            "securityGroupSelectorTerms": [{"id": "x"}],
+        },
+        [
+            'spec.role: Invalid value: "": spec.role in body should be at least 1 chars long',
+            "spec.amiSelectorTerms: Invalid value: 0: spec.amiSelectorTerms in body should have at least 1 items",
+            "spec.subnetSelectorTerms[0].tags: Too many: 21: must have at most 20 items",
+            ": ".join(["spec.securityGroupSelectorTerms[0].id", 'Invalid value: "x"', GROUP_PATTERN]),
+            UNCHECKED,
+        ],
+    ),
+)  # fmt: skip
 def test_bounds_of_lists_maps_and_times(cluster, resource, spec, causes):
     """The server enforces them on NodeDisruptions and OfferingStates."""
     assert causes_of(cluster, resource, spec) == sorted(causes)

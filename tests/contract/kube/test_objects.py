@@ -158,9 +158,7 @@ def test_page_has_a_continue_token_and_the_remaining_count(served):
 def test_cached_list_shows_a_write_eventually(cluster):
     """A cached list may be stale; otherwise it is like any other list."""
     cluster.pod("seen")
-    cluster.eventually(
-        lambda: names(cluster.store.list(POD, namespace=cluster.namespace, cached=True)) == ["seen"],
-    )
+    cluster.eventually(lambda: names(cluster.store.list(POD, namespace=cluster.namespace, cached=True)) == ["seen"])
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import pytest
 
 from journeyman.core.api.objects import LEASE, NODE, NODECLAIM, PDB, POD
 from tests.contract.kube.clusters import MERGE_PATCH, a_claim_spec, a_pod_spec
+from tests.helpers.small_clusters import table
 
 JSON = "application/json"
 
@@ -21,30 +22,21 @@ def refusal(answer):
     return body | {"details": details} | ({"causes": unique} if unique else {})
 
 
-def test_missing_object_error(served):
-    """The server answers 404 with the object's kind and name."""
+def test_missing_or_existing_object_error(served):
+    """The server answers 404 with the object's kind and name, or 409 AlreadyExists."""
     answer = served.http.request("GET", POD.path(served.namespace, "missing"))
     assert answer.status == 404
-    assert refusal(answer) == {
-        "message": 'pods "missing" not found',
-        "reason": "NotFound",
-        "details": {"name": "missing", "kind": "pods"},
-        "code": 404,
-    }
+    missing = {"message": 'pods "missing" not found', "reason": "NotFound", "code": 404}
+    assert refusal(answer) == {**missing, "details": {"name": "missing", "kind": "pods"}}
+    details = {"group": "karpenter.sh", "kind": "nodeclaims"}
     answer = served.http.request("DELETE", NODECLAIM.path("", "missing"))
-    assert refusal(answer)["details"] == {"name": "missing", "group": "karpenter.sh", "kind": "nodeclaims"}
+    assert refusal(answer)["details"] == {**details, "name": "missing"}
 
-
-def test_existing_object_error(served):
-    """The server answers 409 AlreadyExists."""
     name = served.claim("twice")["metadata"]["name"]
     body = {"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {"name": name}, "spec": a_claim_spec()}
-    assert refusal(served.http.request("POST", NODECLAIM.path(), body)) == {
-        "message": f'nodeclaims.karpenter.sh "{name}" already exists',
-        "reason": "AlreadyExists",
-        "details": {"name": name, "group": "karpenter.sh", "kind": "nodeclaims"},
-        "code": 409,
-    }
+    existing = {"message": f'nodeclaims.karpenter.sh "{name}" already exists', "reason": "AlreadyExists", "code": 409}
+    answer = served.http.request("POST", NODECLAIM.path(), body)
+    assert refusal(answer) == {**existing, "details": {**details, "name": name}}
 
 
 def test_conflict_errors(served):
@@ -88,37 +80,32 @@ def test_late_binding_errors(served):
     }
 
 
+POD_AS_NODE = {"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "p"}}
+
+
 @pytest.mark.parametrize(
     ("method", "path", "content_type", "body", "code", "reason"),
     [
-        ("GET", "/api/v1/unicorns", JSON, None, 404, "NotFound"),
-        ("POST", "/api/v1/nodes/{node}/eviction", JSON, {}, 404, "NotFound"),
-        ("PATCH", "/api/v1/nodes/{node}", "application/json", {}, 415, "UnsupportedMediaType"),
-        ("PATCH", "/api/v1/nodes/{node}", MERGE_PATCH, b"{", 400, "BadRequest"),
-        ("PATCH", "/api/v1/nodes/{node}", MERGE_PATCH, b"[]", 400, "BadRequest"),
-        (
-            "POST",
-            "/api/v1/nodes",
-            JSON,
-            {"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "p"}},
-            400,
-            "BadRequest",
-        ),
-        ("PATCH", "/api/v1/nodes", MERGE_PATCH, {}, 405, "MethodNotAllowed"),
-        ("GET", "/api/v1/nodes?limit=many", JSON, None, 400, "BadRequest"),
-        ("GET", "/api/v1/nodes?continue=nonsense", JSON, None, 400, "BadRequest"),
-        ("GET", "/api/v1/nodes?resourceVersion=999999999", JSON, None, 504, "Timeout"),
-        ("GET", "/api/v1/nodes?watch=1&resourceVersion=abc", JSON, None, 500, None),
-        ("GET", "/api/v1/nodes?labelSelector=a+in+b", JSON, None, 400, "BadRequest"),
-        ("GET", "/api/v1/nodes?fieldSelector=spec.colour%3Dred", JSON, None, 400, "BadRequest"),
+        ("GET", "/unicorns", JSON, None, 404, "NotFound"),
+        ("POST", "/nodes/{node}/eviction", JSON, {}, 404, "NotFound"),
+        ("PATCH", "/nodes/{node}", JSON, {}, 415, "UnsupportedMediaType"),
+        ("PATCH", "/nodes/{node}", MERGE_PATCH, b"{", 400, "BadRequest"),
+        ("PATCH", "/nodes/{node}", MERGE_PATCH, b"[]", 400, "BadRequest"),
+        ("POST", "/nodes", JSON, POD_AS_NODE, 400, "BadRequest"),
+        ("PATCH", "/nodes", MERGE_PATCH, {}, 405, "MethodNotAllowed"),
+        ("GET", "/nodes?limit=many", JSON, None, 400, "BadRequest"),
+        ("GET", "/nodes?continue=nonsense", JSON, None, 400, "BadRequest"),
+        ("GET", "/nodes?resourceVersion=999999999", JSON, None, 504, "Timeout"),
+        ("GET", "/nodes?watch=1&resourceVersion=abc", JSON, None, 500, None),
+        ("GET", "/nodes?labelSelector=a+in+b", JSON, None, 400, "BadRequest"),
+        ("GET", "/nodes?fieldSelector=spec.colour%3Dred", JSON, None, 400, "BadRequest"),
     ],
 )
 def test_malformed_request_errors(served, method, path, content_type, body, code, reason):
     """The response has the status code, a reason and a message."""
     path, _, query = path.format(node=served.node()).partition("?")
-    answer = served.http.request(
-        method, path, body, content_type, **dict(part.split("=", 1) for part in query.split("&") if part)
-    )
+    parameters = dict(part.split("=", 1) for part in query.split("&") if part)
+    answer = served.http.request(method, f"/api/v1{path}", body, content_type, **parameters)
     status = refusal(answer)
     assert (answer.status, status["code"], status.get("reason")) == (code, code, reason)
     assert status["message"]
@@ -144,65 +131,43 @@ NAME = (
 )
 
 
-@pytest.mark.parametrize(
-    ("patch", "causes"),
-    [
-        (
-            {"metadata": {"labels": {"a b": "x y"}}},
-            [
-                ("metadata.labels", f'Invalid value: "a b": {NAME}'),
-                ("metadata.labels", f'Invalid value: "x y": {LABEL}'),
-            ],
-        ),
-        (
-            {"metadata": {"annotations": {"a": "x" * 263_000}}},
-            [("metadata.annotations", "Too long: may not be more than 262144 bytes")],
-        ),
-        (
-            {"metadata": {"ownerReferences": [{"name": "x"}]}},
-            [
-                ("metadata.ownerReferences.apiVersion", 'Invalid value: "": version must not be empty'),
-                ("metadata.ownerReferences.kind", 'Invalid value: "": must not be empty'),
-                ("metadata.ownerReferences.uid", 'Invalid value: "": must not be empty'),
-            ],
-        ),
-        (
-            {"metadata": {"finalizers": ["bad"]}},
-            [
-                (
-                    "metadata.finalizers[0]",
-                    'Invalid value: "bad": name is neither a standard finalizer name nor is it fully qualified',
-                )
-            ],
-        ),
-        (
-            {"spec": {"taints": [{"key": "a b", "effect": "Never"}]}},
-            [
-                ("metadata.taints[0].key", f'Invalid value: "a b": {NAME}'),
-                (
-                    "metadata.taints[0].effect",
-                    'Unsupported value: "Never": supported values: "NoSchedule", "PreferNoSchedule", "NoExecute"',
-                ),
-            ],
-        ),
-        (
-            {"spec": {"taints": [{"key": "a", "effect": "NoExecute"}, {"key": "a", "effect": "NoExecute"}]}},
-            [
-                (
-                    "metadata.taints[1]",
-                    (
-                        'Duplicate value: {"Key":"a","Value":"","Effect":"NoExecute","TimeAdded":null}: '
-                        "taints must be unique by key and effect pair"
-                    ),
-                )
-            ],
-        ),
-        (
-            {"spec": {"providerID": "other"}},
-            [("spec.providerID", 'Forbidden: node updates may not change providerID except from "" to valid')],
-        ),
-    ],
-)
+REFERENCE, TAINT = "metadata.ownerReferences", {"key": "a", "effect": "NoExecute"}
+FINALIZER = 'Invalid value: "bad": name is neither a standard finalizer name nor is it fully qualified'
+EFFECT = 'Unsupported value: "Never": supported values: "NoSchedule", "PreferNoSchedule", "NoExecute"'
+SAME_TAINT = 'Duplicate value: {"Key":"a","Value":"","Effect":"NoExecute","TimeAdded":null}'
+
+
+@table(
+    "patch", "causes",
+    labels=(
+        {"metadata": {"labels": {"a b": "x y"}}},
+        [("metadata.labels", f'Invalid value: "a b": {NAME}'), ("metadata.labels", f'Invalid value: "x y": {LABEL}')],
+    ),
+    annotations=(
+        {"metadata": {"annotations": {"a": "x" * 263_000}}},
+        [("metadata.annotations", "Too long: may not be more than 262144 bytes")],
+    ),
+    owners=(
+        {"metadata": {"ownerReferences": [{"name": "x"}]}},
+        [
+            (f"{REFERENCE}.apiVersion", 'Invalid value: "": version must not be empty'),
+            *((f"{REFERENCE}.{field}", 'Invalid value: "": must not be empty') for field in ("kind", "uid")),
+        ],
+    ),
+    finalizers=({"metadata": {"finalizers": ["bad"]}}, [("metadata.finalizers[0]", FINALIZER)]),
+    taint=(
+        {"spec": {"taints": [{"key": "a b", "effect": "Never"}]}},
+        [("metadata.taints[0].key", f'Invalid value: "a b": {NAME}'), ("metadata.taints[0].effect", EFFECT)],
+    ),
+    equal_taints=(
+        {"spec": {"taints": [TAINT, TAINT]}},
+        [("metadata.taints[1]", f"{SAME_TAINT}: taints must be unique by key and effect pair")],
+    ),
+    provider_id=(
+        {"spec": {"providerID": "other"}},
+        [("spec.providerID", 'Forbidden: node updates may not change providerID except from "" to valid')],
+    ),
+)  # fmt: skip
 def test_invalid_node_errors(served, patch, causes):
     """The server answers 422 with every invalid field, its message and reason."""
     node = served.node()
@@ -211,71 +176,44 @@ def test_invalid_node_errors(served, patch, causes):
     assert (status["code"], status["reason"], status["details"]) == (422, "Invalid", {"name": node, "kind": "Node"})
     assert [(cause["field"], cause["message"]) for cause in status["causes"]] == causes
     shown = [f"{field}: {message}" for field, message in causes]
-    assert (
-        status["message"]
-        == f'Node "{node}" is invalid: {shown[0] if len(shown) == 1 else "[" + ", ".join(shown) + "]"}'
-    )
-    assert {cause["reason"] for cause in status["causes"]} <= {
-        "FieldValueInvalid",
-        "FieldValueDuplicate",
-        "FieldValueForbidden",
-        "FieldValueNotSupported",
-        "FieldValueTooLong",
-    }
+    whole = shown[0] if len(shown) == 1 else f"[{', '.join(shown)}]"
+    assert status["message"] == f'Node "{node}" is invalid: {whole}'
+    reasons = {f"FieldValue{reason}" for reason in ("Invalid", "Duplicate", "Forbidden", "NotSupported", "TooLong")}
+    assert {cause["reason"] for cause in status["causes"]} <= reasons
 
 
-@pytest.mark.parametrize(
-    ("resource", "spec", "message"),
-    [
-        (POD, {}, 'Pod "x" is invalid: spec.containers: Required value'),
-        (
-            POD,
-            {"containers": [{"name": "a", "image": "p", "resources": {"requests": {"cpu": "-1"}}}]},
-            (
-                'Pod "x" is invalid: spec.containers[0].resources.requests[cpu]: Invalid value: "-1": '
-                "must be greater than or equal to 0"
-            ),
-        ),
-        (
-            PDB,
-            {"minAvailable": 1, "maxUnavailable": 1},
-            (
-                'PodDisruptionBudget.policy "x" is invalid: spec: Invalid value: {"MinAvailable":1,"Selector":null,'
-                '"MaxUnavailable":1,"UnhealthyPodEvictionPolicy":null}: minAvailable and maxUnavailable cannot be both set'
-            ),
-        ),
-        (
-            PDB,
-            {"minAvailable": "x%"},
-            (
-                'PodDisruptionBudget.policy "x" is invalid: spec.minAvailable: Invalid value: "x%": a valid percent string '
-                "must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is "
-                "'[0-9]+%')"
-            ),
-        ),
-        (
-            PDB,
-            {"unhealthyPodEvictionPolicy": "Never"},
-            (
-                'PodDisruptionBudget.policy "x" is invalid: spec.unhealthyPodEvictionPolicy: Unsupported value: "Never": '
-                'supported values: "AlwaysAllow", "IfHealthyBudget"'
-            ),
-        ),
-        (
-            LEASE,
-            {"leaseDurationSeconds": 0},
-            (
-                'Lease.coordination.k8s.io "x" is invalid: spec.leaseDurationSeconds: Invalid value: 0: '
-                "must be greater than 0"
-            ),
-        ),
-    ],
+NEGATIVE = {"containers": [{"name": "a", "image": "p", "resources": {"requests": {"cpu": "-1"}}}]}
+BOTH = (
+    '{"MinAvailable":1,"Selector":null,"MaxUnavailable":1,"UnhealthyPodEvictionPolicy":null}: '
+    "minAvailable and maxUnavailable cannot be both set"
 )
+PERCENT = (
+    "a valid percent string must be a numeric string followed by an ending '%' "
+    "(e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')"
+)
+POLICY = 'Unsupported value: "Never": supported values: "AlwaysAllow", "IfHealthyBudget"'
+
+
+@table(
+    "resource", "spec", "message",
+    no_containers=(POD, {}, "spec.containers: Required value"),
+    negative_request=(
+        POD, NEGATIVE,
+        'spec.containers[0].resources.requests[cpu]: Invalid value: "-1": must be greater than or equal to 0',
+    ),
+    two_limits=(PDB, {"minAvailable": 1, "maxUnavailable": 1}, f"spec: Invalid value: {BOTH}"),
+    percentage=(PDB, {"minAvailable": "x%"}, f'spec.minAvailable: Invalid value: "x%": {PERCENT}'),
+    policy=(PDB, {"unhealthyPodEvictionPolicy": "Never"}, f"spec.unhealthyPodEvictionPolicy: {POLICY}"),
+    duration=(
+        LEASE, {"leaseDurationSeconds": 0}, "spec.leaseDurationSeconds: Invalid value: 0: must be greater than 0",
+    ),
+)  # fmt: skip
 def test_invalid_creation_errors(served, resource, spec, message):
     """The server answers 422 with its messages."""
     body = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": "x"}, "spec": spec}
     answer = served.http.request("POST", resource.path(served.namespace), body)
-    assert (answer.status, answer.body["message"]) == (422, message)
+    kind = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
+    assert (answer.status, answer.body["message"]) == (422, f'{kind} "x" is invalid: {message}')
 
 
 def test_invalid_quantity_is_a_bad_request(served):

@@ -46,9 +46,7 @@ def test_parallel_creations_succeed_or_fail_separately(cluster):
     first = cluster.claim("exists")["metadata"]["name"]
     spec = {"requirements": [], "nodeClassRef": CLASS_REF}
     bodies = [{"metadata": {"name": name}, "spec": spec} for name in (first, cluster.own("new"), "Invalid_Name")]
-
     answers = cluster.store.create_each(NODECLAIM, bodies)
-
     assert [type(answer) for answer in answers] == [AlreadyExistsError, dict, InvalidError]
 
 

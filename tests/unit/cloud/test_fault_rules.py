@@ -29,7 +29,6 @@ def a_rule(scope, **more):
 def test_fault_names_the_object(rule, subnet, object_at_fault):
     """An offering is no object, a subnet without an id is unknown, and a NodeClaim without a reference blames no NodeClass."""
     fault, unnamed = rule.fault(claim(spec=REF), "no", subnet), rule.fault(claim(), "no", subnet)
-
     assert (None if fault is None else str(fault.key)) == object_at_fault
     if fault is not None:
         assert (fault.reason, fault.text) == ("Refused", "it is refused: no. Mend it")
@@ -49,7 +48,6 @@ def test_fault_names_the_object(rule, subnet, object_at_fault):
 def test_ended_instance_is_for_lack_of_capacity_or_an_objects_fault(rule, scope, is_capacity):
     """If it is no object's, its NodePool waits before it launches again."""
     failure = rule.build_failure("no")
-
     assert (failure.scope, failure.is_capacity) == (scope, is_capacity)
     assert (failure.reason, failure.message, failure.remedy) == ("Refused", "it is refused: no", "Mend it")
 

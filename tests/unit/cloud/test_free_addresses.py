@@ -52,7 +52,6 @@ def test_launches_in_flight_count_as_used_addresses(choose, subnets):
 def test_unused_addresses_are_released(choose, subnets):
     first, chosen = choose()
     subnets.release_unused(chosen, used=None)
-
     assert first == choose()[0] == "subnet-1"
 
 
@@ -71,7 +70,6 @@ def test_exhausted_subnet_is_last_until_it_is_read_again(choose, subnets, clock)
 def test_single_subnet_per_zone_needs_no_request(subnets, described):
     """Free addresses do not matter without a choice."""
     chosen = subnets.choose({"a": ("subnet-1",), "b": ("subnet-3",)}, TYPES, "on-demand")
-
     assert {zone: subnet.id for zone, subnet in chosen.items()} == {"a": "subnet-1", "b": "subnet-3"}
     assert not described
 
@@ -79,7 +77,6 @@ def test_single_subnet_per_zone_needs_no_request(subnets, described):
 def test_subnet_that_was_full_for_another_process_comes_last(subnets):
     """OfferingState has it; the zone is full only if all of its subnets are."""
     chosen = subnets.choose(TWO_IN_A, TYPES, "on-demand", full={"subnet-1"})
-
     assert chosen["a"].id == "subnet-2"
     assert not subnets.is_zone_exhausted(TWO_IN_A, "a", full={"subnet-1"})
     assert subnets.is_zone_exhausted(TWO_IN_A, "a", full={"subnet-1", "subnet-2"})
@@ -95,5 +92,4 @@ def test_launch_uses_as_many_addresses_as_its_smallest_type_there_has_pods(zone,
         a_type("m5.large", 0.1, pods=30),
         a_type("m5.xlarge", 0.2, spot=0.1, zones=("a", "b"), unavailable={("b", "spot")}, pods=60),
     )
-
     assert smallest_pods(types, zone, capacity_type) == pods

@@ -68,7 +68,6 @@ def test_compatible_available_and_large_enough_types_remain():
 def test_metal_and_accelerated_types_are_used_last():
     plain, metal = a_type("m5.large", 0.5), a_type("m5.metal", 0.1)
     gpu = a_type("g5.large", 0.2, **{"nvidia.com/gpu": 1})
-
     assert names(launchable(claim(), (plain, metal, gpu), LIMITS)) == ["m5.large"]
     assert names(launchable(claim(), (metal, gpu), LIMITS)) == ["m5.metal", "g5.large"]
     assert names(launchable(claim(requests={"nvidia.com/gpu": "1"}), (plain, metal, gpu), LIMITS)) == ["g5.large"]
@@ -90,7 +89,6 @@ def test_spot_above_the_cheapest_on_demand_price_is_dropped():
 def test_sixty_cheapest_types_remain_in_total_order():
     types = tuple(a_type(f"m{n:03}.large", 1.0 - n % 2 / 10) for n in range(100))
     kept = launchable(claim(), tuple(reversed(types)), LIMITS)
-
     assert len(kept) == LIMITS.max_instance_types
     assert names(kept)[:2] == ["m001.large", "m003.large"]
     assert names(kept)[50] == "m000.large"
@@ -117,7 +115,6 @@ def test_min_values_are_kept_or_the_launch_is_refused():
 def test_spot_is_preferred_and_types_without_spot_are_dropped():
     """A fleet has one capacity type."""
     types = (a_type("m5.large", 0.1, spot=0.05), a_type("c5.large", 0.08))
-
     assert capacity_type_of(types) == "spot"
     assert names(with_capacity_type("spot", types)) == ["m5.large"]
     assert capacity_type_of(types[1:]) == "on-demand"

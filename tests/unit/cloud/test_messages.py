@@ -35,7 +35,6 @@ def test_delay_is_in_whole_seconds_and_bounded(due_in, seconds):
     """No message is early; the receiver sends one again that is due later than the longest delay."""
     at = None if due_in is None else START + timedelta(seconds=due_in)
     message = Message(cluster="dev", step=Step.PROVISION, reason="pods are pending", at=at)
-
     assert delay_seconds(message, VirtualClock(START), longest=60) == seconds
 
 

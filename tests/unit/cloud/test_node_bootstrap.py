@@ -24,7 +24,6 @@ GPU = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
 def test_node_registers_with_its_taints_and_once_as_unregistered(taints, startup, keys):
     """A NodePool may have that taint itself; with another effect it is another taint."""
     found = boot_taints(claim(spec={"taints": taints, "startupTaints": startup}))
-
     assert [taint.key for taint in found] == keys
     assert (labels.UNREGISTERED_TAINT, "NoExecute") in {(taint.key, taint.effect) for taint in found}
 
@@ -34,5 +33,4 @@ def test_kubelet_sets_no_labels_of_kubernetes_own_domains():
     rejected = ("kubernetes.io/os", "node.kubernetes.io/type", "k8s.io/a", "x.k8s.io/b")
     accepted = ("kubernetes.io", "kubernetes.io.example/d", "notkubernetes.io/c", labels.CAPACITY_TYPE)
     found = kubelet_labels(claim(), dict.fromkeys((*rejected, *accepted), "x"))
-
     assert list(found) == sorted((*accepted, labels.NODEPOOL, "team"))

@@ -28,7 +28,6 @@ def test_parallel_reads_are_under_way_at_once_in_the_callers_context():
 def test_reads_stay_in_the_callers_thread_where_nothing_is_gained(keys, in_parallel):
     """A simulation asks for it, and one read needs no thread."""
     read = read_each(lambda key: (key, threading.current_thread()), keys, in_parallel=in_parallel)
-
     assert list(read.items()) == [(key, (key, threading.current_thread())) for key in keys]
 
 

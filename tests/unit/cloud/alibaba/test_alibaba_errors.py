@@ -2,10 +2,7 @@
 
 import pytest
 
-from journeyman.cloud.alibaba.alibaba_errors import (
-    launch_rule,
-    translated,
-)
+from journeyman.cloud.alibaba.alibaba_errors import launch_rule, translated
 from journeyman.cloud.alibaba.open_api import OpenApiError
 from journeyman.core.api.launch_faults import FaultScope
 from journeyman.errors import CloudProviderError, CloudUnavailableError, NodeClaimNotFoundError, RateLimitedError
@@ -39,7 +36,6 @@ def error_for(code, status=403):
 def test_each_code_has_a_kind_of_error(code, status, kind):
     """The request's id and the operation are in the log; the original is the cause; a missing permission is the remedy."""
     error = error_for(code, status)
-
     assert type(error) is kind
     assert (error.context["operation"], error.context["request_id"]) == ("ecs:RunInstances", "R")
     assert error.context["nodeclaim"] == "x"
@@ -53,7 +49,6 @@ def test_each_code_has_a_kind_of_error(code, status, kind):
 def test_wrong_access_key_is_not_reported_as_a_missing_permission(code):
     """A further permission would not help."""
     text = str(error_for(code, 404))
-
     assert "access key" in text
     assert "grant" not in text
 
@@ -99,7 +94,6 @@ ACCOUNT, NODE_CLASS, OFFERING = FaultScope.ACCOUNT, FaultScope.NODE_CLASS, Fault
 def test_each_refusal_of_a_launch_has_a_reason_an_object_at_fault_and_a_remedy(code, reason, scope, remedy):
     """They are in the Launched condition, and only what has the fault is skipped."""
     rule = launch_rule(code)
-
     assert (rule.reason, rule.scope, rule.node_class_only) == (reason, scope, False)
     assert rule.is_capacity is (scope in {OFFERING, FaultScope.SUBNET})
     assert remedy.lower() in f"{rule.meaning}. {rule.remedy}".lower()
@@ -107,8 +101,7 @@ def test_each_refusal_of_a_launch_has_a_reason_an_object_at_fault_and_a_remedy(c
 
 
 @pytest.mark.parametrize(
-    "code",
-    ["CategoryNotSupported", "InvalidDiskCategory.NotSupported", "InvalidSpotPriceLimit.LowerThanPublicPrice"],
+    "code", ["CategoryNotSupported", "InvalidDiskCategory.NotSupported", "InvalidSpotPriceLimit.LowerThanPublicPrice"]
 )
 def test_disks_and_price_limits_make_an_offering_unavailable_for_their_node_class_alone(code):
     rule = launch_rule(code)

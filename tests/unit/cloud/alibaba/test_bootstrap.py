@@ -81,25 +81,21 @@ def test_encoded_part_keeps_its_encoding():
     part = f"--B\nContent-Type: text/x-shellscript\nContent-Transfer-Encoding: base64\n\n{script}\n--B--"
     custom = f'MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary="B"\n\n{part}'
     [_, encoded] = mime_parts(written(custom=custom))
-
     assert (encoded.encoding, encoded.text.strip()) == ("base64", script)
 
 
-def test_invalid_mime_is_a_condition():
-    with pytest.raises(CreateError, match=r"spec\.userData") as caught:
-        written(custom="MIME-Version: 1.0\n\nnot multipart")
-
-    assert caught.value.condition_reason == "UserDataInvalid"
-
-
 def test_user_data_that_ecs_would_refuse_is_a_condition():
+    """It is too long, or no valid MIME."""
     left = MAX_BYTES - len(written(custom="#").encode())
     assert len(written(custom="#" * (left + 1)).encode()) == MAX_BYTES
     with pytest.raises(CreateError) as caught:
         written(custom="#" * (left + 2))
-
     assert caught.value.condition_reason == "UserDataSizeLimitExceeded"
     assert caught.value.context["user_data_bytes"] == MAX_BYTES + 1
+
+    with pytest.raises(CreateError, match=r"spec\.userData") as caught:
+        written(custom="MIME-Version: 1.0\n\nnot multipart")
+    assert caught.value.condition_reason == "UserDataInvalid"
 
 
 def test_attach_script_gets_the_runtime_of_the_node_pools():
@@ -141,5 +137,4 @@ def test_runtime_is_that_of_the_default_pool_or_of_most_healthy_nodes(pools, ver
     ack.open_api.answers["DescribeClusterNodePools"] = {"nodepools": pools}
     ack.requested()
     text = base64.b64decode(ack.open_api.launch["LaunchConfiguration"]["UserData"]).decode()
-
     assert text.count(f"--runtime containerd --runtime-version {version}") == 1

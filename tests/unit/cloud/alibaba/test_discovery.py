@@ -59,7 +59,6 @@ def test_vswitches_with_most_free_addresses_come_first(ack):
     for id_, free in zip(ids, (7, 9, 9), strict=True):
         ack.account.set_free_addresses(id_, free)
     body = ack.node_class(vSwitchSelectorTerms=[{"tags": {"karpenter.sh/discovery": "*"}}])
-
     for found in (ack.node_class(), body):
         assert [vswitch["id"] for vswitch in found["status"]["vSwitches"]] == [ids[1], ids[2], ids[0]]
 
@@ -81,7 +80,6 @@ def test_security_group_name_is_matched_as_a_whole(ack):
     found = [{"SecurityGroupId": f"sg-{n}", "SecurityGroupName": name} for n, name in enumerate(("nodes", "old-nodes"))]
     ack.open_api.answers["DescribeSecurityGroups"] = {"SecurityGroups": {"SecurityGroup": found}}
     body = ack.node_class(securityGroupSelectorTerms=[{"name": "nodes"}])
-
     assert body["status"]["securityGroups"] == [{"id": "sg-0", "name": "nodes"}]
 
 
@@ -91,14 +89,12 @@ def test_role_must_exist_and_trust_ecs(acs):
         status, reason, message = condition(acs.node_class(role=role), "RAMRoleResolved")
         assert (status, reason) == ("False", "RAMRoleNotFound")
         assert role in message
-
     assert condition(acs.node_class(role=acs.seeded.role), "RAMRoleResolved")[0] == "True"
 
 
 def test_launch_template_does_not_replace_selector_terms(acs):
     """The condition names the terms to add, because a template's vSwitches and images are not read."""
     body = acs.node_class(launchTemplateID="lt-1", vSwitchSelectorTerms=None, imageSelectorTerms=None)
-
     status, reason, message = condition(body, "ValidationSucceeded")
     assert (status, reason) == ("False", "SelectorTermsMissing")
     assert message.endswith("set vSwitchSelectorTerms, imageSelectorTerms as well")
@@ -112,6 +108,5 @@ def test_instance_store_policy_is_reported_as_without_effect(acs):
 def test_too_many_tags_are_a_condition(ack):
     """An instance has 20, of which the controller sets some."""
     body = ack.node_class(tags={f"k{number}": "v" for number in range(14)})
-
     assert condition(body, "ValidationSucceeded")[:2] == ("False", "TagValidationFailed")
     assert condition(ack.node_class(tags={f"k{n}": "v" for n in range(13)}), "Ready")[0] == "True"

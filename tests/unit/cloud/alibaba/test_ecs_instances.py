@@ -29,10 +29,7 @@ class LargeAccount:
         wanted = call.parameters.get("InstanceIds")
         found = json.loads(wanted) if wanted else self.ids[:1000]
         token = str(start + 100) if start + 100 < len(found) else ""
-        return {
-            "Instances": {"Instance": [self.entry(id_) for id_ in found[start : start + 100]]},
-            "NextToken": token,
-        }
+        return {"Instances": {"Instance": [self.entry(id_) for id_ in found[start : start + 100]]}, "NextToken": token}
 
     def entry(self, id_):
         return {
@@ -55,7 +52,6 @@ def test_large_cluster_is_listed_by_its_tags(number, lists_tags):
     """Up to the limit one filter is enough."""
     account = LargeAccount(number)
     found = EcsInstances(account, "cn-hangzhou", "c1").list()
-
     assert len(found) == number
     assert ("ListTagResources" in account.actions) is lists_tags
 
@@ -126,6 +122,5 @@ def locks(*reasons):
 def test_locks_of_a_stopped_instance_say_why_it_ended(status, described, reason):
     """One that a user stopped has none, and one that runs has not ended."""
     found = listed(Status=status, **described)
-
     assert (None if found.failure is None else found.failure.reason) == reason
     assert found.state == status.lower()

@@ -112,10 +112,7 @@ ACS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "capacityReservationPreference": (RESERVED, {**RESERVED, "capacityReservationPreference": "none"}),
     "metadataOptions.httpTokens": ({}, {"metadataOptions": {"httpTokens": "required"}}),
-    "metadataOptions.httpEndpoint": (
-        {"metadataOptions": {}},
-        {"metadataOptions": {"httpEndpoint": "disabled"}},
-    ),
+    "metadataOptions.httpEndpoint": ({"metadataOptions": {}}, {"metadataOptions": {"httpEndpoint": "disabled"}}),
     "launchTemplateID": ({}, TEMPLATE),
     "instanceStorePolicy": ({}, {"instanceStorePolicy": "RAID0"}),
     "launchTemplateVersion": (TEMPLATE, {**TEMPLATE, "launchTemplateVersion": 2}),
@@ -166,5 +163,4 @@ def test_equal_node_classes_lead_to_equal_requests(api):
 )
 def test_a_change_of_the_field_changes_status_types_or_launch(api, parts):
     before, after = parts
-
     assert observed(api, before) != observed(api, after)

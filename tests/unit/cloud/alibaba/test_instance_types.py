@@ -112,7 +112,6 @@ def test_reserved_memory_grows_with_pods_up_to_a_quarter(memory_gib, pods, kubel
     """As the published provider: 255 MiB and 11 a pod, 200 MiB for the system, and the kubelet's eviction threshold."""
     info = parse_type({**G7, "MemorySize": float(memory_gib)})
     size = node_size(info, pods, 40 * GIB, kubelet_of(kubelet), Fraction(0))
-
     assert size.capacity["memory"] == memory_gib * GIB
     assert size.overhead["memory"] == memory_mib * MIB
     assert size.overhead["ephemeral-storage"] == 4 * GIB
@@ -124,7 +123,6 @@ def test_types_stay_identical_when_free_addresses_change(acs):
     acs.account.set_free_addresses(acs.seeded.vswitches["cn-hangzhou-h"], 7)
     acs.clock.advance(61)
     after = acs.node_class()
-
     assert before["status"]["vSwitches"] != after["status"]["vSwitches"]
     assert acs.provider.get_instance_types(after) is acs.provider.get_instance_types(before)
 
@@ -132,7 +130,6 @@ def test_types_stay_identical_when_free_addresses_change(acs):
 def test_types_for_fewer_than_eleven_pods_are_left_out():
     """ACK's own pods would take all of their addresses. Nodes are AMD64 or ARM64."""
     ack = AckCluster()
-
     assert ack.provider.get_instance_types(ack.node_class(kubeletConfiguration={"maxPods": 10})) == ()
     assert ack.provider.get_instance_types(ack.node_class(kubeletConfiguration={"maxPods": 11}))
     assert parse_type({**G7, "CpuArchitecture": ""}) is None

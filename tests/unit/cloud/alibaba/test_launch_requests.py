@@ -101,7 +101,6 @@ def test_login_and_resource_group_are_in_the_configuration(ack, spec, expected):
     """Nothing else about them is sent. A user's rights may end at the group, so it is the fleet's, too."""
     request = ack.requested(**spec)
     names = {"Password", "PasswordInherit", "KeyPairName", "ResourceGroupId"}
-
     assert {key: value for key, value in request["LaunchConfiguration"].items() if key in names} == expected
     assert {key: value for key, value in request.items() if key == "ResourceGroupId"} == {
         key: value for key, value in expected.items() if key == "ResourceGroupId"
@@ -128,7 +127,6 @@ def test_spot_price_limit_applies_with_its_strategy_only(acs):
 def test_balanced_policy_spreads_spot_over_the_zones(ack):
     """`cheapest` takes the pool with the lowest price."""
     spot = a_claim(capacity_type="spot")
-
     assert ack.requested(spot)["SpotAllocationStrategy"] == "lowest-price"
     assert ack.requested(spot, vSwitchSelectionPolicy="balanced")["SpotAllocationStrategy"] == "diversified"
     assert ack.open_api.launch["SpotTargetCapacity"] == "1"
@@ -154,7 +152,6 @@ def test_balanced_policy_spreads_spot_over_the_zones(ack):
 )
 def test_settings_that_a_group_lacks_are_sent_with_run_instances(acs, spec, expected):
     sent = acs.requested(role="KarpenterNodeRole-demo", **spec)
-
     assert acs.open_api.launches[-1][0] == INSTANCES
     assert sent.items() >= expected.items()
     assert (sent["InstanceType"], sent["Amount"], sent["SpotStrategy"]) == (CHEAP, 1, "NoSpot")
@@ -179,7 +176,6 @@ def test_architecture_without_an_image_launches_nothing(ack):
     body = ack.node_class(imageSelectorTerms=[{"id": ack.seeded.images["AliyunLinux3"]}])
     arm = next(t for t in ack.provider.get_instance_types(body) if t.name == "ecs.c8y.large")
     outcome = ack.launch(body, a_claim(arch="arm64"))
-
     assert {o.unavailable_reason for o in arm.offerings} == {"NoImage"}
     assert isinstance(outcome.error, InsufficientCapacityError)
 
@@ -189,7 +185,6 @@ def test_success_after_failures_in_the_answer_is_found():
     failed = {"InstanceType": "a", "ZoneId": H, "ErrorCode": "NoInstanceStock", "ErrorMsg": "none", "InstanceIds": {}}
     won = {"InstanceType": "b", "ZoneId": H, "InstanceIds": {"InstanceId": ["i-1"]}}
     answer = parse_group_answer({"LaunchResults": {"LaunchResult": [failed, won]}})
-
     assert (answer.instance_id, answer.instance_type, answer.zone) == ("i-1", "b", H)
     assert [error.code for error in answer.errors] == ["NoInstanceStock"]
     assert parse_group_answer({}).errors == ()
@@ -199,7 +194,6 @@ def test_answer_without_results_keeps_the_claim(ack):
     """No offering can be marked, and the next plan would be the same, so the launch is retried later."""
     ack.open_api.answers[GROUP] = {"AutoProvisioningGroupId": "apg-1", "LaunchResults": {}}
     outcome = ack.launch(ack.node_class())
-
     assert isinstance(outcome.error, CreateError)
     assert outcome.answered
 
@@ -207,7 +201,6 @@ def test_answer_without_results_keeps_the_claim(ack):
 def test_run_instances_marks_the_refused_pair_only(acs):
     acs.open_api.refusal = "OperationDenied.NoStock"
     outcome = acs.launch(acs.node_class(metadataOptions={}), a_claim(zone=H))
-
     assert isinstance(outcome.error, InsufficientCapacityError)
     assert [(o.instance_type, o.zone, o.capacity_type) for o in outcome.unavailable] == [(CHEAP, H, "on-demand")]
 

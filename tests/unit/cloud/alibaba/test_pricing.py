@@ -100,7 +100,6 @@ def test_family_has_the_discount_of_its_smallest_type_with_a_known_price():
 def test_price_is_that_of_the_instance_without_its_disk(answer, price):
     """A family without one in the table's currency is skipped, and the others are read."""
     read = prices_of(Ecs({LARGE: answer, MEMORY: priced(1.0)})).state().on_demand
-
     assert read[MEMORY] == pytest.approx(1.0, abs=1e-6)
     assert read.get(LARGE) == (None if price is None else pytest.approx(price, abs=1e-6))
 
@@ -109,7 +108,6 @@ def test_throttled_read_keeps_the_shipped_prices():
     """All of them: it is repeated later, as a whole."""
     api = Ecs({LARGE: OpenApiError("Throttling.User", "slow down", status=400), MEMORY: priced(1.0)})
     state = prices_of(api).state()
-
     assert (api.asked, dict(state.on_demand), state.estimated) == ([LARGE], {}, True)
     assert "slow down" in state.message
 
@@ -127,7 +125,6 @@ def test_throttled_read_keeps_the_shipped_prices():
 )
 def test_spot_price_is_a_share_of_the_on_demand_price_and_at_most_that(name, percent, share):
     prices = prices_of(Ecs(discounts={MEMORY: 50, name: percent}))
-
     assert prices.spot(name, "h") == (None if share is None else pytest.approx(SHIPPED[LARGE] * share, abs=1e-6))
     assert prices.spot(MEMORY, "h") == pytest.approx(SHIPPED[MEMORY] / 2, abs=1e-6)
     assert prices.spot(MEMORY, "i") is None

@@ -113,24 +113,11 @@ def resolved(provider, clock):
     """Return a function that returns an EC2NodeClass with its status; `status` is its earlier one."""
 
     def resolve(status=None, **spec):
-        body = {
-            "apiVersion": "karpenter.k8s.aws/v1",
-            "kind": "EC2NodeClass",
-            "metadata": {
-                "name": "default",
-                "uid": "0c6f",
-                "generation": 1,
-                "creationTimestamp": "2026-11-02T07:00:00Z",
-            },
-            "spec": {
-                "amiSelectorTerms": [{"alias": "al2023@latest"}],
-                "role": "first",
-                "subnetSelectorTerms": DISCOVERED,
-                "securityGroupSelectorTerms": DISCOVERED,
-                **spec,
-            },
-            "status": status or {},
-        }
+        metadata = {"name": "default", "uid": "0c6f", "generation": 1, "creationTimestamp": "2026-11-02T07:00:00Z"}
+        selected = {"subnetSelectorTerms": DISCOVERED, "securityGroupSelectorTerms": DISCOVERED}
+        given = {"amiSelectorTerms": [{"alias": "al2023@latest"}], "role": "first", **selected, **spec}
+        kind = {"apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass"}
+        body = {**kind, "metadata": metadata, "spec": given, "status": status or {}}
         return {**body, "status": provider.resolve(body, clock.now())}
 
     return resolve

@@ -132,7 +132,6 @@ def test_alias_is_read_once_a_day_unless_its_image_is_deprecated(settings, clock
 def test_parameter_without_an_image_id_is_ignored(find):
     """It must not become a filter that matches every image."""
     class_ = node_class(amiSelectorTerms=[{"ssmParameter": "/mine"}], amiFamily="AL2023")
-
     assert find(class_, image("ami-any", 1), ssm=Parameters(**{"/mine": "hello"})) == ()
     assert [i.id for i in find(class_, image("ami-1", 1), ssm=Parameters(**{"/mine": "ami-1"}))] == ["ami-1"]
 

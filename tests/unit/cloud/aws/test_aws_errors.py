@@ -9,12 +9,7 @@ from botocore.parsers import ResponseParserError
 
 from journeyman.cloud.aws.aws_errors import error_code, launch_rule, translated
 from journeyman.core.api.launch_faults import FaultScope
-from journeyman.errors import (
-    CloudProviderError,
-    CloudUnavailableError,
-    NodeClaimNotFoundError,
-    RateLimitedError,
-)
+from journeyman.errors import CloudProviderError, CloudUnavailableError, NodeClaimNotFoundError, RateLimitedError
 
 
 def answer(code, status=400, message="text"):
@@ -50,7 +45,6 @@ def test_each_error_code_is_translated(error, ours):
     """Throttling and internal errors are retryable, refusals are not; the original is the cause."""
     with pytest.raises(CloudProviderError) as caught, translated("ec2:RunInstances", nodeclaim="a"):
         raise error
-
     assert type(caught.value) is ours
     assert caught.value.__cause__ is error
     assert caught.value.context["operation"] == "ec2:RunInstances"
@@ -68,7 +62,6 @@ def leaves_as(error):
 def test_every_botocore_error_is_translated():
     """That includes classes without an entry in the table."""
     errors = every_botocore_error()
-
     assert len(errors) > 80
     assert [e for e in errors if not isinstance(leaves_as(e), CloudProviderError)] == []
 
@@ -97,7 +90,6 @@ PASS_ROLE = (
 )
 def test_refused_call_names_the_right_to_grant(error, right):
     found = leaves_as(error)
-
     assert f"grant {right}" in str(found)
     assert error_code(found) in {"UnauthorizedOperation", "AccessDenied"}
     assert not found.retryable
@@ -157,7 +149,6 @@ NO_CAPACITY = ("InsufficientCapacity", OFFERING, "instance types, zones")
 def test_each_refusal_of_a_launch_has_karpenters_reason_an_object_at_fault_and_a_remedy(text, reason, scope, remedy):
     """Alerts for Karpenter's reasons then work; only what has the fault is skipped; the remedy is a command or a field."""
     rule = launch_rule(text)
-
     assert (rule.reason, rule.scope, rule.node_class_only) == (reason, scope, False)
     assert remedy in rule.remedy
 
@@ -165,6 +156,5 @@ def test_each_refusal_of_a_launch_has_karpenters_reason_an_object_at_fault_and_a
 @pytest.mark.parametrize("code", ["Unsupported", "SpotMaxPriceTooLow", "VolumeTypeNotAvailableInZone"])
 def test_settings_of_a_node_class_make_an_offering_unavailable_for_it_alone(code):
     rule = launch_rule(f"{code}: x")
-
     assert (rule.scope, rule.node_class_only) == (FaultScope.OFFERING, True)
     assert rule.remedy

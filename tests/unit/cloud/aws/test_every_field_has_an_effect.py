@@ -24,10 +24,30 @@ def a_disk(**ebs: Any) -> dict[str, Any]:
     return {"blockDeviceMappings": [{**SMALL_DISK, "ebs": {**SMALL_DISK["ebs"], **ebs}}]}
 
 
-DISK = a_disk()
-SNAPSHOT = a_disk(snapshotID="snap-1")
-BY_ID = {"amiFamily": "AL2023", "amiSelectorTerms": [{"name": "amazon-eks-node-al2023-x86_64-standard-*"}]}
-TRACKING = {"connectionTracking": {"udpTimeout": 30}}
+def images(**term: Any) -> dict[str, Any]:
+    return {"amiFamily": "AL2023", "amiSelectorTerms": [term]}
+
+
+def reservations(**more: str) -> dict[str, Any]:
+    return {"capacityReservationSelectorTerms": [{"tags": {"team": "ml"}, **more}]}
+
+
+def interfaces(*others: dict[str, Any]) -> dict[str, Any]:
+    return {"networkInterfaces": [PRIMARY, *({**PRIMARY, **other} for other in others)]}
+
+
+def tracking(**timeouts: int) -> dict[str, Any]:
+    return {"connectionTracking": {"udpTimeout": 30, **timeouts}}
+
+
+def with_large_disk(**more: Any) -> dict[str, Any]:
+    return {"blockDeviceMappings": [{"deviceName": "/dev/xvdb", "ebs": {"volumeSize": "90Gi"}, **more}, SMALL_DISK]}
+
+
+DISK, SNAPSHOT = a_disk(), a_disk(snapshotID="snap-1")
+AL2023 = "amazon-eks-node-al2023-x86_64-standard-*"
+BY_NAME, TRACKING, TEAM = images(name=AL2023), tracking(), reservations()
+BOTTLEROCKET = "/aws/service/bottlerocket/aws-k8s-1.34/x86_64/latest/image_id"
 NONE_FOUND = [{"tags": {"no": "such"}}]
 
 # the field's path: the spec without, and with the change
@@ -37,56 +57,28 @@ EFFECTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "securityGroupSelectorTerms.tags": ({}, {"securityGroupSelectorTerms": NONE_FOUND}),
     "securityGroupSelectorTerms.id": ({}, {"securityGroupSelectorTerms": [{"id": "sg-00000000000000001"}]}),
     "securityGroupSelectorTerms.name": ({}, {"securityGroupSelectorTerms": [{"name": "default"}]}),
-    "capacityReservationSelectorTerms.tags": ({}, {"capacityReservationSelectorTerms": [{"tags": {"team": "ml"}}]}),
+    "capacityReservationSelectorTerms.tags": ({}, TEAM),
     "capacityReservationSelectorTerms.id": ({}, {"capacityReservationSelectorTerms": [{"id": "cr-00000000000000001"}]}),
-    "capacityReservationSelectorTerms.ownerID": (
-        {"capacityReservationSelectorTerms": [{"tags": {"team": "ml"}}]},
-        {"capacityReservationSelectorTerms": [{"tags": {"team": "ml"}, "ownerID": "999999999999"}]},
-    ),
-    "capacityReservationSelectorTerms.instanceMatchCriteria": (
-        {"capacityReservationSelectorTerms": [{"tags": {"team": "ml"}}]},
-        {"capacityReservationSelectorTerms": [{"tags": {"team": "ml"}, "instanceMatchCriteria": "open"}]},
-    ),
+    "capacityReservationSelectorTerms.ownerID": (TEAM, reservations(ownerID="999999999999")),
+    "capacityReservationSelectorTerms.instanceMatchCriteria": (TEAM, reservations(instanceMatchCriteria="open")),
     "placementGroupSelector.name": ({}, {"placementGroupSelector": {"name": "near"}}),
     "placementGroupSelector.id": ({}, {"placementGroupSelector": {"id": "pg-00000000000000001"}}),
     "associatePublicIPAddress": ({}, {"associatePublicIPAddress": True}),
     "ipPrefixCount": ({}, {"ipPrefixCount": 2}),
     "amiSelectorTerms.alias": ({}, {"amiSelectorTerms": [{"alias": "bottlerocket@latest"}]}),
-    "amiSelectorTerms.tags": (BY_ID, {**BY_ID, "amiSelectorTerms": NONE_FOUND}),
-    "amiSelectorTerms.id": (BY_ID, {**BY_ID, "amiSelectorTerms": [{"id": "ami-00000000000000002"}]}),
-    "amiSelectorTerms.name": (BY_ID, {**BY_ID, "amiSelectorTerms": [{"name": "bottlerocket-*x86_64*"}]}),
-    "amiSelectorTerms.owner": (
-        BY_ID,
-        {**BY_ID, "amiSelectorTerms": [{**BY_ID["amiSelectorTerms"][0], "owner": "123456789012"}]},
-    ),
-    "amiSelectorTerms.ssmParameter": (
-        BY_ID,
-        {
-            **BY_ID,
-            "amiSelectorTerms": [
-                {"ssmParameter": "/aws/service/bottlerocket/aws-k8s-1.34/x86_64/latest/image_id"},
-            ],
-        },
-    ),
+    "amiSelectorTerms.tags": (BY_NAME, images(tags={"no": "such"})),
+    "amiSelectorTerms.id": (BY_NAME, images(id="ami-00000000000000002")),
+    "amiSelectorTerms.name": (BY_NAME, images(name="bottlerocket-*x86_64*")),
+    "amiSelectorTerms.owner": (BY_NAME, images(name=AL2023, owner="123456789012")),
+    "amiSelectorTerms.ssmParameter": (BY_NAME, images(ssmParameter=BOTTLEROCKET)),
     "amiFamily": ({}, {"amiFamily": "Custom"}),
     "userData": ({}, {"userData": "#!/bin/sh\necho hello"}),
     "role": ({}, {"role": "second"}),
     "instanceProfile": ({}, {"role": None, "instanceProfile": "mine"}),
     "tags": ({}, {"tags": {"team": "ml"}}),
     "kubelet": ({}, {"kubelet": {"maxPods": 7}}),
-    "blockDeviceMappings.deviceName": (
-        DISK,
-        {"blockDeviceMappings": [{**SMALL_DISK, "deviceName": "/dev/xvdb"}]},
-    ),
-    "blockDeviceMappings.rootVolume": (
-        {"blockDeviceMappings": [{"deviceName": "/dev/xvdb", "ebs": {"volumeSize": "90Gi"}}, SMALL_DISK]},
-        {
-            "blockDeviceMappings": [
-                {"deviceName": "/dev/xvdb", "ebs": {"volumeSize": "90Gi"}, "rootVolume": True},
-                SMALL_DISK,
-            ]
-        },
-    ),
+    "blockDeviceMappings.deviceName": (DISK, {"blockDeviceMappings": [{**SMALL_DISK, "deviceName": "/dev/xvdb"}]}),
+    "blockDeviceMappings.rootVolume": (with_large_disk(), with_large_disk(rootVolume=True)),
     "blockDeviceMappings.ebs.deleteOnTermination": (DISK, a_disk(deleteOnTermination=False)),
     "blockDeviceMappings.ebs.encrypted": (DISK, a_disk(encrypted=True)),
     "blockDeviceMappings.ebs.iops": (DISK, a_disk(iops=4000)),
@@ -100,32 +92,20 @@ EFFECTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "blockDeviceMappings.ebs.volumeSize": (DISK, a_disk(volumeSize="40Gi")),
     "blockDeviceMappings.ebs.volumeType": (DISK, a_disk(volumeType="gp2")),
     "instanceStorePolicy": ({}, {"instanceStorePolicy": "RAID0"}),
-    "networkInterfaces.networkCardIndex": (
-        {"networkInterfaces": [PRIMARY]},
-        {"networkInterfaces": [PRIMARY, {"networkCardIndex": 1, "deviceIndex": 1, "interfaceType": "interface"}]},
-    ),
-    "networkInterfaces.deviceIndex": (
-        {"networkInterfaces": [PRIMARY]},
-        {"networkInterfaces": [PRIMARY, {**PRIMARY, "deviceIndex": 1}]},
-    ),
+    "networkInterfaces.networkCardIndex": (interfaces(), interfaces({"networkCardIndex": 1, "deviceIndex": 1})),
+    "networkInterfaces.deviceIndex": (interfaces(), interfaces({"deviceIndex": 1})),
     "networkInterfaces.interfaceType": (
-        {"networkInterfaces": [PRIMARY, {**PRIMARY, "deviceIndex": 1}]},
-        {"networkInterfaces": [PRIMARY, {**PRIMARY, "deviceIndex": 1, "interfaceType": "efa-only"}]},
+        interfaces({"deviceIndex": 1}),
+        interfaces({"deviceIndex": 1, "interfaceType": "efa-only"}),
     ),
     "detailedMonitoring": ({}, {"detailedMonitoring": True}),
     "metadataOptions.httpEndpoint": ({}, {"metadataOptions": {"httpEndpoint": "disabled"}}),
     "metadataOptions.httpProtocolIPv6": ({}, {"metadataOptions": {"httpProtocolIPv6": "enabled"}}),
     "metadataOptions.httpPutResponseHopLimit": ({}, {"metadataOptions": {"httpPutResponseHopLimit": 2}}),
     "metadataOptions.httpTokens": ({}, {"metadataOptions": {"httpTokens": "optional"}}),
-    "connectionTracking.tcpEstablishedTimeout": (
-        TRACKING,
-        {"connectionTracking": {"udpTimeout": 30, "tcpEstablishedTimeout": 90}},
-    ),
-    "connectionTracking.udpStreamTimeout": (
-        TRACKING,
-        {"connectionTracking": {"udpTimeout": 30, "udpStreamTimeout": 90}},
-    ),
-    "connectionTracking.udpTimeout": (TRACKING, {"connectionTracking": {"udpTimeout": 40}}),
+    "connectionTracking.tcpEstablishedTimeout": (TRACKING, tracking(tcpEstablishedTimeout=90)),
+    "connectionTracking.udpStreamTimeout": (TRACKING, tracking(udpStreamTimeout=90)),
+    "connectionTracking.udpTimeout": (TRACKING, tracking(udpTimeout=40)),
     "context": ({}, {"context": "abc"}),
     "cpuOptions.nestedVirtualization": ({}, {"cpuOptions": {"nestedVirtualization": "disabled"}}),
 }
@@ -194,5 +174,4 @@ def test_equal_node_classes_lead_to_equal_requests(settings):
 def test_a_change_of_the_field_changes_what_aws_is_asked_for(settings, path):
     """The status, the instance types and their offerings, or a request that creates something in AWS differ."""
     before, after = EFFECTS[path]
-
     assert observed(before, settings) != observed(after, settings)

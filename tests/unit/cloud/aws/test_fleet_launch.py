@@ -105,7 +105,6 @@ def test_tenancy_is_dedicated_only_if_the_claim_accepts_no_other(ec2, launch, re
     wanted = [] if accepted is None else [{"key": TENANCY, "operator": "In", "values": accepted}]
     requests = {"resources": {"requests": {"cpu": "100m", "pods": "1"}}}
     outcome = launch(claim(spec={"requirements": wanted, **requests}), resolved())
-
     assert isinstance(outcome, Launched)
     assert outcome.labels[TENANCY] == tenancy
     assert {data.get("Placement", {}).get("Tenancy", "default") for data in ec2.templates} == {tenancy}

@@ -63,7 +63,6 @@ def test_first_difference_is_the_reason(instance, reason):
 def test_instance_outside_the_selected_placement_group_drifts():
     """While the group does not exist, a condition of the NodeClass says so, and no node drifts."""
     selected = {"selector": {"name": "fast"}, "group": GROUP}
-
     assert drift(**selected) == "PlacementGroupDrift"
     assert drift(**selected, placement_group_id="pg-1") == ""
     assert drift(selector={"name": "fast"}, placement_group_id="pg-0") == ""

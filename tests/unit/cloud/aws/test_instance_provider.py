@@ -49,7 +49,6 @@ def test_failed_checks_and_planned_events_are_reported_once():
 def test_forbidden_call_names_the_missing_permission():
     refused = ClientError({"Error": {"Code": "UnauthorizedOperation"}}, "DescribeInstanceStatus")
     aws = Pages(describe_instance_status=refused)
-
     with pytest.raises(CloudProviderError, match="ec2:DescribeInstanceStatus"):
         failing_checks(Clients(lambda service, region: aws, "us-east-1"))
 
@@ -80,7 +79,6 @@ def test_ended_instance_says_why_in_ec2s_words(changes, message):
     """Each text once; an instance that runs has not ended, and without a code EC2 does not say."""
     aws = Pages(describe_instances=[{"Reservations": [{"Instances": [described(**changes)]}]}])
     found = InstanceProvider(Clients(lambda service, region: aws, "us-east-1"), "demo").list()[0].failure
-
     assert (found is None) is (message is None)
     if found is not None:
         assert found.message.endswith(message)

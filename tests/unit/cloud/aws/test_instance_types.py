@@ -137,7 +137,6 @@ def test_failed_read_is_not_cached(catalogue, ec2):
     ec2.pages["describe_instance_types"] = ClientError({"Error": {"Code": "RequestLimitExceeded"}}, "x")
     with pytest.raises(RateLimitedError):
         catalogue.for_node_class(node_class())
-
     ec2.pages["describe_instance_types"] = pages
     assert len(catalogue.for_node_class(node_class())) == 3
 
@@ -161,7 +160,6 @@ def test_failed_read_is_not_cached(catalogue, ec2):
 def test_incompatible_type_is_unavailable_with_the_reason(type_, class_, why):
     values = labels_of(type_, family=class_.family, region="r", zone_ids={}, capacity_types=())
     found = incompatibility(type_, values, class_)
-
     assert (why in found) if why else found == ""
 
 
@@ -207,7 +205,6 @@ def test_labels_are_karpenters():
 def test_type_names_are_parsed_as_by_karpenter(name, category, generation):
     """A pattern gives category and generation; a name that does not match has neither."""
     values = labels_of(info(name=name), family=node_class().family, region="r", zone_ids={}, capacity_types=())
-
     assert values[f"{AWS}/instance-category"] == category
     assert values[f"{AWS}/instance-generation"] == generation
     assert values[f"{AWS}/instance-capability-flex"] == (("true",) if "-flex" in name else ("false",))

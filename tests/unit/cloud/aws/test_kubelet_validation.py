@@ -64,7 +64,6 @@ def test_settings_that_an_ami_family_passes_on_are_accepted(terms, kubelet):
 def test_invalid_setting_has_karpenters_reason_and_its_field(kubelet, message):
     reason = "KubeletExpressionsDisabled" if "vcpus" in str(kubelet) else "InvalidKubeletConfiguration"
     found = kubelet_problems(node_class(kubelet=kubelet))
-
     assert found is not None
     assert found[0] == reason
     assert message in found[1]
@@ -80,7 +79,6 @@ def test_invalid_setting_has_karpenters_reason_and_its_field(kubelet, message):
 )
 def test_settings_that_an_ami_family_ignores_are_reported(terms, kubelet, message):
     found = kubelet_problems(node_class(amiSelectorTerms=terms, kubelet=kubelet))
-
     assert found is not None
     assert found[0] == "UnsupportedKubeletConfiguration"
     assert message in found[1]

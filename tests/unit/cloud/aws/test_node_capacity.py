@@ -56,7 +56,6 @@ def test_max_pods_does_not_lower_reservations_on_al2023(size):
     """The image reserves for the ENI limit, whatever maxPods is; Bottlerocket reserves for maxPods."""
     al2023 = size(class_=node_class(kubelet={"maxPods": 10}))
     bottlerocket = size(class_=node_class(amiSelectorTerms=[{"alias": "bottlerocket@latest"}], kubelet={"maxPods": 10}))
-
     assert al2023.capacity["pods"] == bottlerocket.capacity["pods"] == 10
     assert al2023.overhead["memory"] == (11 * 29 + 255 + 100) * MIB
     assert bottlerocket.overhead["memory"] == (11 * 10 + 255 + 100) * MIB
@@ -84,7 +83,6 @@ def test_reserved_enis_lower_pods_but_not_reservations(size, settings):
 
     sized = size(use=replace(settings, reserved_enis=1))
     none_left = size(use=replace(settings, reserved_enis=3))
-
     assert (sized.capacity["pods"], none_left.capacity["pods"]) == (20, 0)
     assert sized.overhead["memory"] == (11 * 29 + 255 + 100) * MIB
 
@@ -103,7 +101,6 @@ def test_reserved_enis_lower_pods_but_not_reservations(size, settings):
 def test_eviction_thresholds_are_percentages_or_quantities(size, eviction, memory, storage):
     """100 % disables a signal; an invalid value keeps the default, and the NodeClass is not Ready anyway."""
     overhead = size(class_=node_class(kubelet={"evictionHard": eviction})).overhead
-
     assert overhead["memory"] == (11 * 29 + 255) * MIB + memory
     assert overhead["ephemeral-storage"] == GIB + storage
 
@@ -112,7 +109,6 @@ def test_user_reservations_replace_key_by_key(size):
     """kubeReserved overrides the resources it names; systemReserved is added."""
     kubelet = {"kubeReserved": {"cpu": "200m"}, "systemReserved": {"cpu": "100m", "memory": "1Gi", "pid": "100"}}
     overhead = size(class_=node_class(kubelet=kubelet)).overhead
-
     assert overhead["cpu"] == 300
     assert overhead["memory"] == (11 * 29 + 255 + 100) * MIB + GIB
 
@@ -141,14 +137,12 @@ def test_ephemeral_storage_is_on_the_familys_device(family, volumes, gib):
     for device, size, *root in map(str.split, volumes):
         mapping = {"deviceName": device, "ebs": {"volumeSize": size}, "rootVolume": bool(root)}
         spec.setdefault("blockDeviceMappings", []).append(mapping)
-
     assert ebs_ephemeral_bytes(node_class(**spec)) == gib * GIB
 
 
 def test_local_disks_count_only_under_raid0(size):
     """Their size is in decimal gigabytes, as in EC2's API."""
     disks = info(local_storage_gb=75, nvme=True)
-
     assert size(disks, node_class(instanceStorePolicy="RAID0")).capacity["ephemeral-storage"] == 75 * 10**9
     assert size(disks).capacity["ephemeral-storage"] == 20 * GIB
 

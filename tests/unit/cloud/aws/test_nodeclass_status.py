@@ -31,7 +31,6 @@ def test_refused_profile_is_a_condition_that_names_the_right(aws, resolved):
     """Others than the right to pass the role are the functions' own."""
     aws.fail_next("CreateInstanceProfile", "AccessDenied")
     status, reason, message = condition(resolved(), "InstanceProfileReady")
-
     assert (status, reason) == ("False", "RequestRefused")
     assert "grant iam:CreateInstanceProfile" in message
 
@@ -57,7 +56,6 @@ def test_more_tags_would_be_refused_at_each_launch(resolved, launch, clock, numb
     """So the condition says so before."""
     body = resolved(tags={f"k{i}": "v" for i in range(number)})
     failed = launch(launching_claim("full", clock.now()), body)
-
     assert condition(body, "Ready")[0] == "False"
     assert not hasattr(failed, "instance")
 
@@ -67,5 +65,4 @@ def test_status_that_does_not_validate_is_computed_anew(provider, resolved):
     unreadable = {**(body := resolved()), "status": {"capacityReservations": [{"id": "cr-1"}], "other": 1}}
     with pytest.raises(InvalidObjectError, match="capacityReservations"):
         provider.get_instance_types(unreadable)
-
     assert resolved(status=unreadable["status"])["status"] == body["status"]

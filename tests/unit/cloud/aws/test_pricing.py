@@ -66,7 +66,6 @@ def refresh(prices):
 def test_shipped_prices_have_source_date_and_currency():
     """OfferingState and the log show them."""
     table = shipped_prices()
-
     assert "Amazon EC2" in table.source
     assert table.as_of == "2026-07-20"
     assert table.currency["cn-north-1"] == "CNY"
@@ -86,7 +85,6 @@ def test_region_without_shipped_prices_is_said_to_be_estimated(book, region, sou
     """An approximate price is better than no node; it is in the region's own currency."""
     prices = book(region=region)
     state = prices.state()
-
     assert prices.on_demand("m5.large") == pytest.approx(m5_large, abs=0.001)
     assert (state.source, state.currency, state.estimated) == (source, currency, "for" in source)
 
@@ -98,7 +96,6 @@ def test_estimate_is_never_below_the_spot_price(book, aws, clock):
     estimated, known = book(region="sa-east-1"), book()
     for prices in (estimated, known):
         prices.refresh_spot_if_due()
-
     assert (estimated.on_demand("m5.large"), known.on_demand("m5.large")) == (0.14, 0.096)
 
 
@@ -118,7 +115,6 @@ def test_refreshed_region_has_no_price_of_another_region(book):
     """A type that the Pricing API does not sell there has no price, instead of an estimate beside real ones."""
     prices = book(region="eu-west-1")
     assert prices.on_demand("m5.xlarge") == 0.192
-
     refresh(prices)
     state = prices.state()
     assert (prices.on_demand("m5.large"), prices.on_demand("m5.xlarge")) == (0.1, None)
@@ -158,7 +154,6 @@ def test_pricing_api_is_called_at_the_endpoint_of_the_region(region, endpoint):
     """AWS serves the Pricing API in four regions."""
     created = []
     assert Clients(lambda service, region: created.append((service, region)), region).pricing is None
-
     assert created == [("pricing", endpoint)]
 
 
@@ -197,7 +192,6 @@ def test_pricing_api_that_cannot_be_reached_or_shall_not_is_not_called(book, aws
     """It has no endpoint there."""
     prices = book(**changes)
     refresh(prices)
-
     assert aws.asked == asked
     assert prices.state().on_demand_due_at is None
 

@@ -70,7 +70,6 @@ def test_a_repeated_launch_has_the_same_templates_on_the_next_day(aws, launch, r
     launch(claim, node_class)
     clock.advance(17 * 3600)
     launch(claim, node_class)
-
     assert len(templates(aws)) == len({*templates(aws)}) == aws.calls()["CreateLaunchTemplate"]
 
 
@@ -133,7 +132,6 @@ def test_role_that_returns_after_its_profile_was_deleted_gets_it_again(aws, prov
     second = resolved(status=first["status"], role="second")
     del aws.identity.profiles[first["status"]["instanceProfile"]]
     again = resolved(status=second["status"])
-
     assert again["status"]["instanceProfile"] == first["status"]["instanceProfile"]
     assert first["status"]["instanceProfile"] in profiles(aws)
 

@@ -106,7 +106,6 @@ X
 def test_users_part_comes_first_with_its_content_type(custom, expected):
     """It may be a script, a NodeConfig or an archive; Journeyman's part is last and overrides it when nodeadm merges."""
     found = parts(user_data(bootstrap("AL2023", custom=custom)))
-
     assert [kind.partition(";")[0] for kind, _ in found] == [*expected, "application/node.eks.aws"]
     assert all(body.strip() in custom for _, body in found[:-1])
 
@@ -156,7 +155,6 @@ def test_user_data_that_cannot_work_is_a_condition(resolved, alias, spec, words)
     """Two commands that set up the same disks fail the boot; a text that does not parse fails each launch."""
     body = resolved(amiSelectorTerms=[{"alias": f"{alias}@latest"}], **spec)
     [found] = [c for c in body["status"]["conditions"] if c["type"] == "ValidationSucceeded"]
-
     assert (found["status"], found["reason"]) == (
         ("False", "UserDataInvalid") if words else ("True", "ValidationSucceeded")
     )
@@ -185,7 +183,6 @@ def test_al2_calls_its_bootstrap_script():
 def test_windows_runs_the_users_script_first():
     """The user data is one PowerShell block; a custom image defines its own user data."""
     lines = user_data(bootstrap("Windows2022", custom="Write-Host hi")).splitlines()
-
     assert (lines[0], lines[1], lines[-1]) == ("<powershell>", "Write-Host hi", "</powershell>")
     assert lines[3].startswith("& $EKSBootstrapScriptFile -EKSClusterName 'demo' -APIServerEndpoint 'https://demo'")
     assert lines[3].endswith("-DNSClusterIP '10.100.0.10'")
@@ -234,7 +231,6 @@ class TestBottlerocket:
     def test_local_disks_are_mounted_at_every_boot(self, ami, explicit):
         """Before Bottlerocket 1.46 the settings must name the directories."""
         command = self.settings(raid0=True, ami_name=ami)["bootstrap-commands"]["000-mount-instance-storage"]
-
         assert (command["essential"], command["mode"]) == (True, "always")
         assert ("--dirs" in command["commands"][1]) is explicit
 

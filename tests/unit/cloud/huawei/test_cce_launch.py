@@ -72,7 +72,6 @@ def test_node_gets_as_many_labels_as_cce_accepts_and_always_the_uid(cce):
     claim = a_claim()
     claim.metadata.labels.update({f"label-{n:02}": "x" for n in range(25)})
     sent = cce.created(claim, runtimeConfiguration={})
-
     assert len(sent["k8sTags"]) == 20
     assert sent["k8sTags"]["karpenter.k8s.huawei/nodeclaim-uid"] == "default-abc-uid"
     assert "runtime" not in sent
@@ -83,7 +82,6 @@ def test_subnets_with_most_free_addresses_come_first(cce):
     cce.account.set_free_addresses(cce.seeded.subnets["demo"], 7)
     cce.account.set_free_addresses(cce.seeded.subnets["demo-2"], 9)
     body = cce.node_class(subnetSelectorTerms=[{"name": "demo"}, {"name": "demo-2"}])
-
     assert [s["id"] for s in body["status"]["subnets"]] == [cce.seeded.subnets[name] for name in ("demo-2", "demo")]
     with pytest.raises(NodeClassNotReadyError):
         cce.provider.get_instance_types({**body, "status": {}})
@@ -184,7 +182,6 @@ def test_node_that_could_not_be_recorded_is_adopted_before_lists_show_it(cce):
     cce.account.list_lag_seconds = 20
     first, again = (cce.launch(cce.node_class()) for _ in range(2))
     other = cce.launch(cce.node_class(), a_claim("other"))
-
     assert isinstance(again, Launched)
     assert again.instance.provider_id == first.instance.provider_id != other.instance.provider_id
     assert len(cce.api.bodies("CreateNode")) == 2
@@ -209,7 +206,6 @@ def test_node_id_comes_from_the_job_if_the_answer_lacks_it(cce):
 def test_turbo_cluster_gets_only_flavors_with_sub_interfaces():
     plain, turbo = CceCluster(types=None), CceCluster(network_mode="eni", types=None)
     offered = [{t.name for t in c.provider.get_instance_types(c.node_class())} for c in (plain, turbo)]
-
     assert offered[1] < offered[0]
     assert isinstance(turbo.launch(turbo.node_class()), Launched)
 

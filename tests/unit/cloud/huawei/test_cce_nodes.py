@@ -3,6 +3,7 @@
 from datetime import datetime, timedelta, timezone
 
 import pytest
+from msgspec.structs import replace
 
 from journeyman.cloud.huawei.cce_nodes import HuaweiInstances, parse_time
 from journeyman.errors import CloudProviderError, NodeClaimNotFoundError
@@ -54,11 +55,8 @@ def test_node_without_tags_on_its_server_still_runs(cce, instances):
 def test_nodes_of_others_are_none_of_ours(cce, instances):
     """A user created them, or a node pool of CCE."""
     running(cce)
-    body = {**cce.api.bodies("CreateNode")[0], "metadata": {"name": "by-hand"}}
     [created] = [call for call in cce.api.calls if call.operation == "CreateNode"]
-    cce.account.rest_api()(
-        type(created)(**{**{f: getattr(created, f) for f in created.__struct_fields__}, "body": body})
-    )
+    cce.account.rest_api()(replace(created, body={**created.body, "metadata": {"name": "by-hand"}}))
 
     assert len(instances.list()) == 1
 
@@ -69,19 +67,8 @@ def test_spot_node_that_is_reclaimed_is_deleted_later(cce, instances):
     cce.account.interrupt(server_of(cce, node_id))
     assert instances.delete_each([node_id]) == {}
     assert [i.provider_id for i in instances.list()] == [node_id]
-
     cce.wait(600)
     assert type(instances.delete_each([node_id])[node_id]) is NodeClaimNotFoundError
-
-
-def test_list_of_an_unknown_cluster_is_an_error(cce):
-    """It does not look like a cluster without nodes, or like a deleted node."""
-    from msgspec.structs import replace
-
-    wrong = HuaweiInstances(cce.api, replace(cce.settings, cluster_id="ffffffff-0000-4000-8000-000000000000"))
-    with pytest.raises(CloudProviderError, match="no cluster ffffffff") as caught:
-        wrong.list()
-    assert not isinstance(caught.value, NodeClaimNotFoundError)
 
 
 @pytest.mark.parametrize(
@@ -113,16 +100,20 @@ def test_failed_node_whose_job_cce_no_longer_has_is_still_listed(cce, instances)
 
 
 def test_cluster_that_cce_does_not_have_names_the_registration(cce):
-    """Of every request about it; nothing is taken for a node that is gone."""
+    """Of every request about it; nothing is taken for a node that is gone, or for a cluster without nodes."""
+    unknown = replace(cce.settings, cluster_id="ffffffff-0000-4000-8000-000000000000")
+    with pytest.raises(CloudProviderError, match="no cluster ffffffff") as caught:
+        HuaweiInstances(cce.api, unknown).list()
+    assert not isinstance(caught.value, NodeClaimNotFoundError)
+
     body = cce.node_class()
     cce.account.clusters.known.clear()
     cce.wait(3601)
     with pytest.raises(CloudProviderError, match=r"CCE has no cluster .* correct its registration") as caught:
         cce.provider.list()
     assert not isinstance(caught.value, NodeClaimNotFoundError)
-    [found] = [
-        c for c in cce.provider.resolve(body, cce.clock.now())["conditions"] if "CCE has no cluster" in c["message"]
-    ]
+    conditions = cce.provider.resolve(body, cce.clock.now())["conditions"]
+    [found] = [c for c in conditions if "CCE has no cluster" in c["message"]]
     assert (found["type"], found["status"]) == ("SubnetsReady", "False")
     assert "correct its registration" in found["message"]
 

@@ -31,10 +31,7 @@ FIELDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "kubelet.kubeReserved": ({}, {"kubelet": {"kubeReserved": {"memory": "1Gi"}}}),
     "ecsGroupId": ({}, {"ecsGroupId": IMAGE}),
     "imsSelector.imsFamily": ({}, {"imsSelector": {"imsFamily": "Ubuntu 22.04"}}),
-    "imsSelector.imageID": (
-        {},
-        {"imsSelector": {"imsFamily": "Huawei Cloud EulerOS 2.0", "imageID": IMAGE}},
-    ),
+    "imsSelector.imageID": ({}, {"imsSelector": {"imsFamily": "Huawei Cloud EulerOS 2.0", "imageID": IMAGE}}),
     "blockDeviceMappings.root.volumeSize": (disks(), disks(root={**ROOT, "volumeSize": 50})),
     "blockDeviceMappings.root.volumeType": (disks(), disks(root={**ROOT, "volumeType": "SAS"})),
     "blockDeviceMappings.root.iops": (disks(root=FAST), disks(root={**FAST, "iops": 4000})),
@@ -88,5 +85,4 @@ def test_equal_node_classes_lead_to_equal_requests():
 @pytest.mark.parametrize("path", [pytest.param(path, id=path) for path in FIELDS if path not in WITHOUT_EFFECT])
 def test_a_change_of_the_field_changes_status_types_or_launch(path):
     before, after = FIELDS[path]
-
     assert observed(before) != observed(after)

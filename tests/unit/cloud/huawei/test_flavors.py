@@ -54,12 +54,7 @@ def test_spot_needs_a_status():
 
 
 @pytest.mark.parametrize(
-    "given",
-    [
-        {"vcpus": "1", "ram": 4096},
-        {"vcpus": "2", "ram": 2048},
-        {"cond__operation__charge": "period"},
-    ],
+    "given", [{"vcpus": "1", "ram": 4096}, {"vcpus": "2", "ram": 2048}, {"cond__operation__charge": "period"}]
 )
 def test_flavor_that_cce_or_the_hour_does_not_allow_is_left_out(given):
     """CCE's nodes have two vCPUs and 4 GiB at least; some flavors are sold by the month only."""

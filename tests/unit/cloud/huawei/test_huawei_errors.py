@@ -5,12 +5,7 @@ import pytest
 from journeyman.cloud.huawei.huawei_errors import launch_rule, translated
 from journeyman.cloud.huawei.rest_api import RestApiError
 from journeyman.core.api.launch_faults import FaultScope
-from journeyman.errors import (
-    CloudProviderError,
-    CloudUnavailableError,
-    NodeClaimNotFoundError,
-    RateLimitedError,
-)
+from journeyman.errors import CloudProviderError, CloudUnavailableError, NodeClaimNotFoundError, RateLimitedError
 
 
 def raised(code, status, message="because"):

@@ -139,7 +139,6 @@ def test_service_that_does_not_answer_is_an_error_without_code(client):
     """It accepts the connection; the SDK alone would wait for two minutes, longer than a run has."""
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(RestApiError) as caught:
         client(url=f"http://127.0.0.1:{silent.getsockname()[1]}", read_seconds=0.2)(SUBNETS)
-
     assert (caught.value.code, caught.value.status) == ("", 0)
     assert "timed out" in caught.value.message.lower()
 
@@ -222,7 +221,6 @@ def test_every_form_of_an_error_has_its_code_and_text(client, answering, status,
     answering.answer = status, (body if isinstance(body, str) else json.dumps(body)).encode()
     with pytest.raises(RestApiError) as caught:
         client(url=f"http://127.0.0.1:{answering.server_port}")(SUBNETS)
-
     error = caught.value
     assert (error.code, error.message, error.status, error.request_id) == (code, text, status, "r-1")
 
@@ -232,7 +230,6 @@ def test_answers_may_be_empty_or_no_json(client, answering):
     api = client(url=f"http://127.0.0.1:{answering.server_port}")
     answering.answer = 200, b""
     assert api(SUBNETS) is None
-
     answering.answer = 200, "Grüße".encode()
     assert api(SUBNETS) == "Grüße"
 
@@ -243,7 +240,6 @@ def test_colons_of_a_functions_urn_are_escaped(client, answering):
     path = f"/v2/{PROJECT_ID}/fgs/functions/{urn}/invocations-async"
     call = RestCall(service=FUNCTIONGRAPH, operation="AsyncInvokeFunction", method="POST", path=path, body={"a": "ü"})
     client(url=f"http://127.0.0.1:{answering.server_port}")(call)
-
     assert answering.paths == [path.replace(":", "%3A")]
 
 
@@ -318,7 +314,6 @@ def test_missing_access_key_says_what_to_do(context):
     context(context_with(None))
     with pytest.raises(ConfigurationError, match="no access key") as caught:
         function_credentials({"HUAWEICLOUD_SDK_AK": "without a secret"})
-
     assert "agency" in caught.value.context["to_do"]
 
 
@@ -339,5 +334,4 @@ def test_sdk_is_imported_for_the_first_request_only(tmp_path):
     """Importing a handler stays fast; the function's initializer imports the SDK."""
     variables = {"HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
     ended = subprocess.run([sys.executable, "-c", _PROGRAM], env=variables, capture_output=True, text=True, check=True)
-
     assert ended.stdout.splitlines() == ["[]", "True"]
