@@ -329,8 +329,9 @@ class FinalPlacement:
         without_nodes: Set[str],
     ) -> None:
         self.snapshot, self.results, self.daemons, self._kinds = snapshot, results, daemons, kinds
-        self.namespaces: dict[str, Mapping[str, str]] = {kind.pod.metadata.namespace: {} for kind in kinds.values()}
-        self.namespaces |= {namespace.metadata.name: namespace.metadata.labels for namespace in snapshot.namespaces}
+        labelled = {namespace.metadata.name: namespace.metadata.labels for namespace in snapshot.namespaces}
+        with_pods = {kind.pod.metadata.namespace for kind in chain(kinds.values(), daemons)}  # others matter to no rule
+        self.namespaces: Mapping[str, Mapping[str, str]] = {name: labelled.get(name, {}) for name in with_pods}
         self.volumes = Volumes(snapshot)
         self.offerings = {
             (name := pool.metadata.name): Offerings(pool, catalogue.instance_types(name), self._daemons_of(name))
