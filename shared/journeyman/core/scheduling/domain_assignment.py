@@ -291,7 +291,7 @@ class DomainAssignment:
         """Return the combinations where each affinity of the row matches a pod, or where its pod may be the first."""
         for rule in self._topology.of(row).affinities:
             occupied: Collection[str] = rule.options
-            if rule.may_start:
+            if not occupied and rule.may_start:
                 occupied = self._first_domain(row, rule.group, combinations)
             combinations = [
                 combination for combination in combinations if combination.values.get(rule.group.key) in occupied

@@ -97,7 +97,7 @@ class PackingItems(Struct, frozen=True, kw_only=True, eq=False):
             demand = demands.setdefault((problem.node_constraints_of_row[row], batch.decided), len(demands))
             items.setdefault((demand, kinds[row]), []).append(batch)
         return cls(
-            demands=tuple(NodeDemand(problem.node_constraints[shape], decided=decided) for shape, decided in demands),
+            demands=tuple(NodeDemand(problem.node_constraints[number], decided=decided) for number, decided in demands),
             demand_of=np.array([demand for demand, _ in items], dtype=np.int64),
             rows=np.array([alike[0].row for alike in items.values()], dtype=np.int64),
             queues=tuple(map(_BatchQueue, items.values())),

@@ -89,13 +89,13 @@ class LabelRules(Struct):
         joined: frozenset[str] | None = None
         starting = False
         for rule in self.affinities:
-            if rule.may_start:
-                starting = True
-                continue
             options = rule.options
-            if not options:
+            if options:
+                joined = options if joined is None else joined & options
+            elif rule.may_start:
+                starting = True
+            else:
                 return None
-            joined = options if joined is None else joined & options
         return DomainChoice(self, self._ceilings, joined, self.binding or starting)
 
     def ignoring_affinity(self) -> DomainChoice:
@@ -333,7 +333,7 @@ class Topology:
             group=group,
             counter=self.counts.counter(RuleKind.AFFINITY, group),
             starts=starts,
-            reaches=self._is_eligible(row, group.key),
+            reaches=self._domain_filter(row, group.key),
             within=lambda: self._available_domains(row, group.key),  # rarely needed, and expensive
         )
         rules_of(group).affinities.append(rule)
@@ -391,7 +391,7 @@ class Topology:
             tolerations=self._problem.rows[row].tolerations if spread.honors_node_taints else None,
         )
 
-    def _is_eligible(self, row: int, key: str) -> Callable[[str], bool]:
+    def _domain_filter(self, row: int, key: str) -> Callable[[str], bool]:
         """Return a function that says whether the row's node selector and affinity allow a domain."""
 
         def reaches(domain: str) -> bool:
@@ -412,7 +412,7 @@ class Topology:
             if nodes.terms is None:  # only the label matters
                 own = (Requirements({k: r for k, r in term.items() if k == spread.key}) for term in cls.strict_terms)
                 terms = tuple(self._interner.id_of(term) for term in own)
-            existing = filter(self._is_eligible(row, spread.key), self.counts.existing_domains(spread.key, nodes))
+            existing = filter(self._domain_filter(row, spread.key), self.counts.existing_domains(spread.key, nodes))
             launchable = self._launchable_domains(spread.key, cls.tolerations, terms)
             found = self._eligible[case] = frozenset((*existing, *launchable))
         return found
@@ -423,7 +423,7 @@ class Topology:
         case = (key, terms, tolerations)
         found = self._eligible.get(case)
         if found is None:
-            existing = filter(self._is_eligible(row, key), self.counts.existing_domains(key, EVERY_NODE))
+            existing = filter(self._domain_filter(row, key), self.counts.existing_domains(key, EVERY_NODE))
             found = self._eligible[case] = frozenset((*existing, *self._launchable_domains(key, tolerations, terms)))
         return found
 

@@ -171,8 +171,8 @@ def _must_share_nodes(problem: SchedulingProblem, attempt: _SequentialAttempt) -
     return any(_hostname_affinities(problem, c) for c in set(attempt.left)) and bool(problem.existing.nodes)
 
 
-def _has_limits(_: SchedulingProblem, attempt: _SequentialAttempt) -> bool:
-    return attempt.scheduler.has_limits
+def _is_limited(_: SchedulingProblem, attempt: _SequentialAttempt) -> bool:
+    return attempt.scheduler.is_limited
 
 
 FALLBACK_POLICIES: Mapping[str, Callable[[SchedulingProblem, _SequentialAttempt], bool]] = {
@@ -181,7 +181,7 @@ FALLBACK_POLICIES: Mapping[str, Callable[[SchedulingProblem, _SequentialAttempt]
     "ignore_type_variety": _has_best_effort_min_values,
     "prefer_last_alternative": _has_alternatives,
     "prefer_nodes_for_followers": _must_share_nodes,
-    "reserve_largest_type": _has_limits,
+    "reserve_largest_type": _is_limited,
 }
 
 

@@ -509,13 +509,14 @@ class SequentialScheduler:
     def reserve_cheapest_types(self) -> None:
         """Reserve no more of the limits than the cheapest type of each new node uses, from now on."""
         self._resource_shares.reserve_largest_type = False
-        for candidate, node in enumerate(self._candidates.nodes, len(self._problem.existing.nodes)):
-            self._narrow(candidate, node, node.requirements_id, node.offerings)
+        for node in self._candidates.nodes:
+            if node.offerings:
+                node.share = self._resource_shares.take(node.masks, node.offerings, node.share)
 
     @property
-    def has_limits(self) -> bool:
-        """Whether a NodePool has limits."""
-        return any(headroom.resources for headroom in self._headroom)
+    def is_limited(self) -> bool:
+        """Whether a NodePool's limits leave too little for a node of one of its types."""
+        return any(not headroom.allows().all() for headroom in self._headroom)
 
     def has_domain_anti_affinity(self, row: int) -> bool:
         """Whether required anti-affinity over a label other than the hostname affects the row."""
